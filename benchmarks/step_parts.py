@@ -29,6 +29,7 @@ from benchmarks.flops import gpt_operations
 from benchmarks.methods.governed import Governed
 from benchmarks.methods.method import Method
 from benchmarks.workload import Workload
+from govray.engine.batch import MicroBatch
 from govray.engine.collective.accumulation import Accumulation
 from govray.engine.collective.exchange import Exchange
 from govray.engine.gradients.forward import LossFn, PartLoss
@@ -131,9 +132,13 @@ class WatchedGoverned(Governed):
 def _watched(inner: Accumulation, clock: Clock) -> Accumulation:
     class Watched(Accumulation):
         def __call__(
-            self, planned: Sequence[Pass], exchange: Exchange, loss_fn: LossFn
+            self,
+            rows: Sequence[MicroBatch],
+            planned: Sequence[Pass],
+            exchange: Exchange,
+            loss_fn: LossFn,
         ) -> tuple[list[Pass], list[PartLoss]]:
-            done = super().__call__(planned, exchange, loss_fn)
+            done = super().__call__(rows, planned, exchange, loss_fn)
             clock.backward_ends()
             return done
 

@@ -116,6 +116,7 @@ app.command("logout")(login.logout)
 def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     import secrets
 
+    from govray.governance.formats.canonical_json import sha256
     from govray.governance.submission.code_archive import packed
 
     asked = {
@@ -133,7 +134,7 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     folder = None if given.working_dir is None else packed(given.working_dir)
     client = service()
     if folder is not None:
-        asked["archive"] = _send(client, folder)
+        asked["archive"] = sha256(folder)
     cost = client.experiments.check(file=text, **asked)
     if cost.kind != verb:
         raise UsageError(
@@ -144,6 +145,8 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     if given.check:
         _tell_cost(cost)
         return
+    if folder is not None:
+        _send(client, folder)
     # One key for one command: if the answer is lost on the way, the same request is safe.
     made = client.experiments.submit(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
     if given.follow:
@@ -153,8 +156,8 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     queue.tell_entry(made)
 
 
-def _send(client: Client, folder: bytes) -> str:
-    """Send a working directory, unless the service has it; the digest of its archive."""
+def _send(client: Client, folder: bytes) -> None:
+    """Send a working directory, unless the service has it."""
     sent = False
 
     with StageBar("sending the working directory", _mib(len(folder))) as bar:
@@ -167,7 +170,6 @@ def _send(client: Client, folder: bytes) -> str:
         digest = client.send_archive(folder, told=told)
     size = f"{len(folder) / (1 << 20):.1f} MiB"
     note(f"sent {size} as {digest}" if sent else f"the service has it already: {digest}")
-    return digest
 
 
 def _mib(size: int) -> int:

@@ -12,6 +12,7 @@ from govray.governance.attestation.model_folder import WEIGHTS
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.storage import storage_of
+from govray.train.checkpoint.stored_tensors import contents
 from govray.train.inputs.run_record import read_record
 from govray.train.state.carried_governance import keep
 from govray.train.state.garbage_collection import pin
@@ -34,7 +35,9 @@ def folder(tmp_path: Path, world: World) -> Path:
         state |= {"ledger": {}}
         state |= {} if loss is None else {"loss": loss}
         files = {"state.json": canonical_json.encode(state), "w": b"1" * 2000}
-        commit_folder.commit(run / folder_name(step), files | {WEIGHTS: {"w": torch.ones(3)}})
+        commit_folder.commit(
+            run / folder_name(step), contents(files | {WEIGHTS: {"w": torch.ones(3)}})
+        )
     pin(run, folder_name(10), "released")
     commit_folder.write(commit_folder.stage(run / folder_name(60)), "w", b"1" * 5000)
     return run

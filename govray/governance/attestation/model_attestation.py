@@ -52,13 +52,13 @@ DISCLAIMER = (
     '"Replay identical" means a rerun without the class, by the named party in the named '
     'environment, gave the same bytes. "Removed" means the adapter\'s tensors are absent from '
     "these files; copies and derivatives are not covered. Coverage percentages refer only to data "
-    "presented to govray. Who submitted the run, what and when, and in which isolation it ran, is "
-    "from the signer's records, and times are the signer's. Counts, norms and environment were "
-    "reported by the job. The signer checked that they agree with each other, the policy and the "
-    "manifest, not that they are true. Where code was submitted, its author could have reported "
-    "other counts; a replay runs the same code and does not show otherwise. On a shared cluster "
-    "any of its jobs could have altered the run. This is not legal advice, a warranty or a "
-    "certification."
+    "presented to govray. The submitter, the time of submission, the submitted code and the run's "
+    "isolation are from the signer's records, and times are the signer's. Counts, norms and "
+    "environment were reported by the job. The signer checked that they agree with each other, "
+    "the policy and the manifest, not that they are true. Where code was submitted, its author "
+    "could have reported other counts; a replay runs the same code and does not show otherwise. "
+    "On a shared cluster any of its jobs could have altered the run. This is not legal advice, a "
+    "warranty or a certification."
 )
 
 AssuranceLevel = Literal["selfAttested", "witnessed", "replayChecked"]

@@ -97,12 +97,12 @@ def _names_an_archive(service: Service, data: bytes) -> None:
     digest = canonical_json.sha256(data)
     body = {"file": (JOBS / "train.yaml").read_text(), "archive": digest}
     client = service.client("engineer")
-    for path in ("/v1/experiments", "/v1/experiments:check"):
-        absent = client.post(path, json=body)
-        assert absent.status_code == 422
-        assert f"body.archive: There is no archive {digest}" in absent.text
-    assert client.put(url(data), content=data).status_code == 201
+    # A command checks before it sends.
     assert client.post("/v1/experiments:check", json=body).status_code == 200
+    absent = client.post("/v1/experiments", json=body)
+    assert absent.status_code == 422
+    assert f"body.archive: There is no archive {digest}" in absent.text
+    assert client.put(url(data), content=data).status_code == 201
     assert client.post("/v1/experiments", json=body).status_code == 201
 
 

@@ -93,7 +93,7 @@ def test_the_parts_are_what_one_rank_would_have_gathered(four: RankPool, tmp_pat
     held = [
         sum(
             t.numel()
-            for t in commit._stored(part_name(model_folder.WEIGHTS, rank, four.size)).values()
+            for t in tensors_of(commit, part_name(model_folder.WEIGHTS, rank, four.size)).values()
         )
         for rank in range(four.size)
     ]

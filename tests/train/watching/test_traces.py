@@ -11,7 +11,8 @@ import pytest
 from sqlmodel import Session
 
 from govray import traces
-from govray.platform.queue.ray_jobs import _traced
+from govray.platform.queue.placement import Slot
+from govray.platform.queue.ray_jobs import _variables, _with_variables
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import from_experiment
@@ -65,7 +66,8 @@ def test_one_trace_leads_from_a_request_to_the_steps(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = submitted(tmp_path)
-    environment = _traced({"env_vars": {"KEPT": "1"}}, row)["env_vars"]
+    kept = {"env_vars": {"KEPT": "1"}}
+    environment = _with_variables(kept, _variables(row, Slot()))["env_vars"]
     assert environment == {"KEPT": "1", traces.VARIABLE: row.trace}
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")

@@ -20,7 +20,7 @@ from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_O
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Ready
 from govray.platform.service.acting.experiment_check import LONGEST_FILE
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
@@ -193,8 +193,6 @@ class ExperimentCheck(Answer):
 class PoolItem(Answer):
     """A pool of the queue."""
 
-    model_config = example(name="gpu", slots=4, labels={"pool": "gpu"}, folder=False)
-
     name: str
     slots: int = Field(description="Workers that it has room for.")
     labels: dict[str, str] = Field(description="Ray's labels of its nodes; none: all nodes.")
@@ -227,8 +225,10 @@ def submit_experiment(
 
 @router.post("/experiments:check", dependencies=[ACTS])
 def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> ExperimentCheck:
-    """Say what an experiment would take and which policy applies. Nothing is submitted."""
-    archives.check_there(visit.request.app.state.settings.storage, new.archive)
+    """Say what an experiment would take and which policy applies. Nothing is submitted.
+
+    An archive that it names need not be there yet: it is sent when the experiment is submitted.
+    """
     ready = acting.prepare(visit.session, visit.caller, _asked(new), visit.request.app.state.check)
     return estimate(visit, ready)
 
