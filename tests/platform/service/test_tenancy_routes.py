@@ -292,6 +292,8 @@ TASK = {"name": "look", "config": "kind: notebook\n", "project": "vision"}
 
 
 def test_a_member_sees_all_pools_and_of_what_is_in_them_its_own(org: Service) -> None:
+    bind(org, "admin", "eve", "engineer", "vision")
+    bind(org, "admin", "lea", "viewer", "speech")
     with Session(org.engine) as session:
         pools.state(session, [Pool(name="gpu", slots=4, labels={"pool": "gpu"}, folder=True)])
         session.commit()
