@@ -111,4 +111,4 @@ def test_a_key_that_is_no_operators_is_refused_before_training(
     key.write_bytes(deployment.signers["issuer"].to_pem())
     key.chmod(0o600)
     with pytest.raises(Refused, match="no operator"):
-        trainer_of(deployment, attestation_key=str(key)).train()
+        trainer_of(deployment, attestation_key=str(key)).fit()

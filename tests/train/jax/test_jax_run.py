@@ -22,7 +22,8 @@ from govray.platform.inference.generation import generate
 from govray.platform.inference.served_model import load
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.preparation import Preparation
+from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
 from govray.train.jax.flax_state import FlaxModel
@@ -104,7 +105,7 @@ def test_a_policy_that_measures_is_refused_before_data_is_read(
     def prepare(*_: object) -> None:
         raise InterruptedError("preparing")
 
-    monkeypatch.setattr(GovernedTrainer, "_prepare", prepare)
+    monkeypatch.setattr(Preparation, "data", prepare)
     shipped = (ROOT / "policies" / "licences.yaml").read_text()
     shipped = re.sub(r"valid: .*", "valid: {from: 2020-01-01, until: 2099-01-01}", shipped)
     deployment = Deployment(here)
