@@ -70,6 +70,7 @@ def run(
     queue = read_queue(file)
     storage = place(queue.storage)
     token, attestor = queue.token(), queue.attestor
+    register = AttestorRegister(attestor.url, attestor.token()) if attestor else None
     cluster = RayJobs(
         queue.address,
         storage,
@@ -78,7 +79,7 @@ def run(
         jobs=deployment() / "jobs",
         slots=queue.slots,
         runtime_env=_runtime_env,
-        register=AttestorRegister(attestor.url, attestor.token()) if attestor else None,
+        register=register,
     )
     stop = Event()
     with opened(open_store(queue.store)) as engine:
@@ -93,6 +94,7 @@ def run(
             retries=queue.retries,
             labels={name: slot.labels for name, slot in queue.slots.items()},
             folder=queue.working_dir is not None,
+            decided=register.decided if register else None,
         )
         if once:
             _one_pass(reconciler, tell)
@@ -327,7 +329,11 @@ def tell_entry(row: QueueEntry) -> None:
     field("pool", f"{row.pool}, {row.slots} slots, priority {row.priority}")
     if row.position is not None:
         field("place", f"{row.position} of its pool's queue, by priority and time")
-    for name, value in (("run", row.run), ("job", row.job), ("why", row.why)):
+    signed = row.attested and ": ".join(filter(None, (row.attested, row.not_attested)))
+    for name, value in (
+        *(("run", row.run), ("job", row.job), ("why", row.why)),
+        ("attestation", signed),
+    ):
         if value:
             field(name, value)
     if row.tags:

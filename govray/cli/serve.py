@@ -15,7 +15,7 @@ import typer
 
 from govray.cli.output import RevocationLists, TrustRoot, line, note, report
 from govray.cli.place_argument import Given, given_place
-from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
+from govray.cli.store import DEFAULT_STORE, Models, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place
 
@@ -73,6 +73,7 @@ def serve(
             help="Keep the runs below DIR, a path or URL, indexed while serving.",
         ),
     ] = None,
+    models: Models = None,
     tasks_port: Annotated[
         int | None,
         typer.Option(
@@ -138,7 +139,7 @@ def serve(
     if storage is None and trust_root is not None:
         raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
     told = (
-        indexing_settings(storage, trust_root, revocations, "default", None, store)
+        indexing_settings(storage, trust_root, revocations, "default", None, store, models=models)
         if storage
         else None
     )

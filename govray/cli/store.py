@@ -40,6 +40,12 @@ Store = Annotated[
         help="sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE.",
     ),
 ]
+Models = Annotated[
+    Path | None,
+    typer.Option(
+        "--models", metavar="DIR", help="Where an attestor puts models; none beside runs counts."
+    ),
+]
 Project = Annotated[
     str, typer.Option("--project", metavar="NAME", help="Count new experiments for this project.")
 ]
@@ -74,6 +80,7 @@ def index(
     storage: Storage,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    models: Models = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Look again every 2 s, until interrupted.")
     ] = False,
@@ -86,7 +93,9 @@ def index(
 
     from govray.platform.store.database import open_store
 
-    settings = indexing_settings(storage, trust_root, revocations, project, user, store)
+    settings = indexing_settings(
+        storage, trust_root, revocations, project, user, store, models=models
+    )
     with opened(open_store(store, create=True)) as engine:
         if follow:
             keep_indexed(engine, storage, settings, stop=Event())
@@ -116,6 +125,7 @@ def rebuild(
     ],
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    models: Models = None,
     project: Project = "default",
     user: User = None,
     store: Store = DEFAULT_STORE,
@@ -138,7 +148,9 @@ def rebuild(
     whole = IndexReport()
     key = load_key(store)  # also a new one: the old index goes
     settings = [
-        indexing_settings(each, trust_root, revocations, project, user, store, key=key)
+        indexing_settings(
+            each, trust_root, revocations, project, user, store, key=key, models=models
+        )
         for each in storages
     ]
     engine = open_store(store)
@@ -207,6 +219,7 @@ def indexing_settings(
     store: str,
     *,
     key: bytes | None = None,
+    models: Path | None = None,
 ) -> IndexSettings:
     """What the indexer is told, checked before the first look. Raises `Refused`: the trust root
     lies below the storage, or is no trust root."""
@@ -234,6 +247,7 @@ def indexing_settings(
         key=key or _key(store),
         project=project,
         user=user or getpass.getuser(),
+        models=models,
     )
 
 

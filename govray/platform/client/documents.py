@@ -44,6 +44,8 @@ class SubmissionItem(Answered):
     started: str | None = None
     finished: str | None = None
     why: str | None = None
+    attested: str | None = None
+    not_attested: str | None = None
     archived: bool
     tags: list[str]
 

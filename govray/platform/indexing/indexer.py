@@ -238,6 +238,7 @@ class IndexSettings:
         project, user: Owner of new experiments that no submission of the queue became.
         queue: The store with the queue, where that is not the one that is written: in a rebuild.
         budget: What one call may take.
+        models: Where an attestor puts models, if not in the runs' own folders.
     """
 
     anchor: Callable[[], TrustAnchor]
@@ -246,6 +247,7 @@ class IndexSettings:
     user: str
     queue: Engine | None = None
     budget: IndexBudget = IndexBudget()
+    models: Place | None = None
 
 
 @dataclass
@@ -335,7 +337,7 @@ def _index(
         if str(each) in report.left_out:
             continue  # what is signed names a run, and this folder is not shown to be its own
         with _reported(report, each / MODEL), Session(engine) as session:
-            report.models += index_run_model(session, each, anchor, settings.key)
+            report.models += index_run_model(session, each, anchor, settings.key, settings.models)
             session.commit()
         with _reported(report, each / MEMORIZATION), Session(engine) as session:
             index_run_audit(session, each, anchor)

@@ -27,9 +27,13 @@ MEMORIZATION = "memorization.dsse.json"
 TILES = "tiles"
 
 
-def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: bytes) -> int:
-    """Index a run's model folder, and write its ledger's tiles; how many models are new."""
-    model = (folder / model_folder.MODEL).resolve()
+def index_run_model(
+    session: Session, folder: Place, anchor: TrustAnchor, key: bytes, models: Place | None = None
+) -> int:
+    """Index a run's model folder, and write its ledger's tiles; how many models are new.
+    ``models``: where an attestor puts models. Then none in a run's own folder counts."""
+    own = folder / model_folder.MODEL if models is None else models / folder.name
+    model = own.resolve()
     if not model.is_dir():
         return 0
     data = model_folder.Bundle(model).read(

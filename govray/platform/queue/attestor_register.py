@@ -19,7 +19,7 @@ from govray.errors import GovrayError, InfrastructureFailed
 from govray.governance.attestation.environment import SETUP, Setup
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
-from govray.governance.submission.http_exchange import post
+from govray.governance.submission.http_exchange import get, post
 from govray.governance.submission.register_forms import (
     ADDRESS,
     LARGEST,
@@ -66,6 +66,21 @@ class AttestorRegister:
         if why := self._refusal(f"{own}/attempts", form, row):
             raise AttemptGone(why, where=f"submission {row.id}")
         return {ADDRESS: own, SECRET: secret}
+
+    def decided(self, row: Submission) -> tuple[str, str | None] | None:
+        """Whether the runs of an entry are attested, and why not; None while one is undecided.
+        Raises `Unreachable`."""
+        url = f"{self._below}/{row.id}"
+        try:
+            answer = get(url, where=url, bearer=self._token)
+            said: Any = canonical_json.parse(answer.body, limit=LARGEST)
+            found = [each.get("attested") for each in said["runs"]]
+        except (GovrayError, KeyError, TypeError, AttributeError) as error:
+            raise Unreachable("the attestor's register does not say", where=url) from error
+        refused = [each for each in found if each and each["state"] != "ATTESTED"]
+        if refused:
+            return refused[0]["state"], refused[0].get("why")
+        return ("ATTESTED", None) if found and all(found) else None
 
     def _refusal(self, url: str, form: Document, row: Submission) -> str | None:
         """Why the register refuses what it is told; None if it takes it."""

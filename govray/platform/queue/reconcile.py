@@ -37,6 +37,7 @@ compare-and-set lets one of them move each entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -58,6 +59,7 @@ from govray.platform.queue.outcome import Outcome, outcome, vanished
 from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store import leases, pools, submissions
+from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Pool, Submission
 from govray.platform.store.tenancy import project_limits
@@ -73,6 +75,13 @@ GIVE_BACK_S = 120.0
 
 SWEEP_S = 60.0
 """Between looks for jobs that nobody follows."""
+
+ATTESTED_S = 5.0
+"""Between questions to the attestor, about so many runs at most that have ended."""
+_ASKED = 20
+
+Decided = Callable[[Submission], tuple[str, str | None] | None]
+"""What an attestor has decided of an entry, and why; None while it is undecided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +143,7 @@ class Reconciler:
         run_limits: What tells elastic runs to give workers back. Without it all give way whole.
         labels: Of the nodes of each pool, for who submits to see.
         folder: Whether a run that brings no working directory gets one.
+        decided: Asks the attestor, where there is one.
     """
 
     def __init__(
@@ -149,6 +159,7 @@ class Reconciler:
         retries: Retries | None = None,
         labels: Mapping[str, Mapping[str, str]] | None = None,
         folder: bool = False,
+        decided: Decided | None = None,
     ) -> None:
         self._engine = engine
         self._cluster = cluster
@@ -160,7 +171,9 @@ class Reconciler:
         self._retries = retries or Retries()
         self._labels = labels or {}
         self._folder = folder
+        self._decided = decided
         self._swept: datetime | None = None
+        self._asked: datetime | None = None
         self._stated = False
         self._heard: frozenset[str] = frozenset()
 
@@ -176,6 +189,7 @@ class Reconciler:
                 for row in submissions.holding(session):
                     self._follow(session, row, done)
                 self._sweep(session, done)
+                self._ask_attestor(session)
                 self._turn(session, limits, done)
             except Unreachable as error:
                 session.rollback()
@@ -303,6 +317,21 @@ class Reconciler:
                 self._cluster.stop(job.name)
                 done.stray.append(job.name)
         self._swept = now
+
+    def _ask_attestor(self, session: Session) -> None:
+        """Write down what the attestor has decided. Where it doesn't answer, it is asked again."""
+        now = self._clock()
+        soon = self._asked is not None and now - self._asked < timedelta(seconds=ATTESTED_S)
+        if self._decided is None or soon:
+            return
+        self._asked = now
+        for row in submissions.undecided(session, RUN_KINDS, _ASKED):
+            with suppress(Unreachable):
+                if (found := self._decided(row)) is not None:
+                    self._keep_lease(session)
+                    row.attested, row.not_attested = found
+                    session.add(row)
+                    session.commit()
 
     # What waits
 

@@ -312,6 +312,22 @@ def waiting(session: Session, *, without_config: bool = False) -> list[Submissio
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
 
 
+def undecided(session: Session, kinds: Collection[str], most: int) -> list[Submission]:
+    """Entries of these kinds that have ended well, and whose attestor has decided nothing yet.
+    Those that ended last come first."""
+    statement = (
+        select(Submission)
+        .where(
+            col(Submission.state) == SubmissionState.COMPLETED,
+            col(Submission.kind).in_(kinds),
+            col(Submission.attested).is_(None),
+        )
+        .order_by(col(Submission.finished).desc())
+        .limit(most)
+    )
+    return list(session.exec(statement))
+
+
 def unplaced(session: Session) -> frozenset[str]:
     """The ids of entries that were submitted and have no place in a line yet."""
     return frozenset(

@@ -525,6 +525,10 @@ class SubmissionColumns(SQLModel):
     position: int | None = Field(
         default=None, description="Its place in its pool's line, from 1, while it waits."
     )
+    attested: str | None = Field(
+        default=None, description="`ATTESTED` or `NOT_ATTESTED`, once an attestor has decided."
+    )
+    not_attested: str | None = Field(default=None, description="Why its model was not signed.")
     archived: bool = False
     tags: list[str] = Field(sa_type=JSON, default_factory=list)
 

@@ -10,11 +10,12 @@ import pytest
 
 from govray.governance.submission.register_forms import SECRET
 from govray.platform.attestor.register import Register
+from govray.platform.attestor.register_tables import Attested
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
-from tests.support.registered import TOKEN, digest, door, started
+from tests.support.registered import RUN, TOKEN, digest, door, started
 
 
 def row(**more: Any) -> Submission:
@@ -79,3 +80,22 @@ def test_without_an_answer_nothing_starts(address: str) -> None:
         AttestorRegister("http://127.0.0.1:9", TOKEN).variables(row(), {})
     with pytest.raises(Unreachable, match="answers 404"):
         AttestorRegister(f"{address}/elsewhere", TOKEN).variables(row(), {})
+
+
+def test_what_was_decided_is_asked_for_by_submission(register: Register, address: str) -> None:
+    queue = AttestorRegister(address, TOKEN)
+    secret = queue.variables(row(), {})[SECRET]
+    register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
+    assert queue.decided(row()) is None
+    refused = Attested(
+        submission="s-1", run=RUN, state="NOT_ATTESTED", why="a link", at="2026-11-24T09:00:00Z"
+    )
+    assert register.settle(refused, before=None)
+    assert queue.decided(row()) == ("NOT_ATTESTED", "a link")
+    signed = Attested(
+        submission="s-1", run=RUN, state="ATTESTED", digest=digest("m"), at="2026-11-24T09:00:00Z"
+    )
+    assert register.settle(signed, before=refused)
+    assert queue.decided(row()) == ("ATTESTED", None)
+    with pytest.raises(Unreachable):
+        queue.decided(row(id="s-2"))

@@ -50,6 +50,7 @@ pytestmark = pytest.mark.timeout(900)
 S = SubmissionState
 LINES = 6
 PATIENCE_S = 600.0
+PAGE = {"accept": "text/html"}
 STEPS = 6
 
 JOB = """
@@ -118,13 +119,15 @@ def test_from_the_queue_to_a_verified_model(
         answer = service.client("engineer").post("/v1/experiments", json=asked)
         assert answer.status_code == 201, answer.text
         id = answer.json()["id"]
+        told = AttestorRegister(address, TOKEN)
         reconciler = Reconciler(
             service.engine,
-            RayJobs(nodes.dashboard, storage, register=AttestorRegister(address, TOKEN)),
+            RayJobs(nodes.dashboard, storage, register=told),
             SlotLimits(pools={"default": 2}),
             holder="the test",
             clock=instant,
             retries=Retries(first_s=0.1),
+            decided=told.decided,
         )
 
         def row() -> Submission:
@@ -146,7 +149,14 @@ def test_from_the_queue_to_a_verified_model(
         until(lambda: row().failures == 1)
         slow.unlink()
         until(lambda: row().state is S.COMPLETED)
+        assert not (run / "model").exists()
+        attestor = attestor_of(here, register, storage, tmp_path)
+        [done] = attestor.once()
+        until(lambda: row().attested is not None)
+        page = service.client("engineer").get(f"/submissions/{id}", headers=PAGE).text
+        assert "ATTESTED" in page
 
+    assert (row().attested, row().not_attested) == ("ATTESTED", None)
     assert row().attempt == 2
     assert len(drivers(run)) == 2
     data = (run / "ledger.ahead.jsonl").read_bytes()
@@ -160,9 +170,6 @@ def test_from_the_queue_to_a_verified_model(
     assert newest is not None
     assert chain[-1].step == newest[1] == STEPS
     assert chain[-1].commit == commit_folder.open_commit(newest[0]).digest
-    assert not (run / "model").exists()
-    attestor = attestor_of(here, register, storage, tmp_path)
-    [done] = attestor.once()
     register.close()
     assert done.state == "ATTESTED", done.why
     model = govray.verify(attestor.settings.models / run.name, trust_root=here.root)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,19 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
 def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
     report = index_storage(store, written, settings(World(name="somebody-else")))
     assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1" / "model")]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_where_an_attestor_keeps_models_none_in_a_run_s_folder_counts(
+    store: Engine, storage: Path, world: World, tmp_path: Path, apart: bool
+) -> None:
+    models = tmp_path / "models"
+    if apart:
+        models.mkdir()
+        (storage / "tiny-1" / "model").rename(models / "tiny-1")
+    told = replace(settings(world), models=models)
+    assert index_storage(store, storage, told).models == apart
+    assert apart or index_storage(store, storage, settings(world)).models == 1  # the control
 
 
 @pytest.mark.parametrize("field", ["run", "replayOf", "archive", "ended", "config"])

@@ -142,6 +142,10 @@ class SubmissionItem(Answer):
     started: str | None = None
     finished: str | None = None
     why: str | None = Field(default=None, description="Why it is in its state.")
+    attested: str | None = Field(
+        description="`ATTESTED` or `NOT_ATTESTED`, once an attestor has decided; else null."
+    )
+    not_attested: str | None = Field(description="Why its model was not signed; else null.")
     archived: bool
     tags: list[str]
 
