@@ -47,8 +47,8 @@ def disclose(
 ) -> None:
     """Verify MODEL, and sign salted commitments to the parts of its attestation.
 
-    Views of it are made from that with govray view make, without the key. Whoever has the secret
-    can open every part. The same model and secret give the same commitments.
+    Views of it are made from that with govray view make, without the key. The secret
+    opens every part. The same model and secret give the same commitments.
     """
     from govray.evidence.views.disclosure import read_secret, sign_disclosure
     from govray.evidence.views.view import verify_disclosure

@@ -30,7 +30,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from govray.errors import InfrastructureFailed, UsageError
-from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive, ShortText
 from govray.governance.formats.document import Digest, Document, Timestamp
 from govray.governance.submission.register_forms import (
@@ -51,11 +50,6 @@ class Accepted(AcceptanceForm):
     """A submission as it was accepted. ``registered``: when, by the attestor's clock."""
 
     registered: Timestamp
-
-    @property
-    def limits_digest(self) -> str | None:
-        """Digest of the project's limits."""
-        return canonical_json.sha256(self.limits.encode()) if self.limits is not None else None
 
 
 class Attempt(AttemptForm):

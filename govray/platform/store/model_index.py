@@ -8,7 +8,7 @@ Invariants
   not at all.
 * Indexing a model again changes nothing but what is derived by newer code, its folder, and the
   trust root if that one is newer. The order in which models are indexed does not matter.
-* No two histories of one run are in it (`govray.platform.store.heads`).
+* No two histories of one run are in it: of the heads of a run, each begins every longer one.
 * A record is found by its leaf, which tells nothing of it to who has not the corpus's secret.
 """
 

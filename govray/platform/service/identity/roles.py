@@ -7,8 +7,8 @@ and in the project. A role that has ended does not count. Of a token's scope eac
 viewer     sees runs, models and usage of the place
 engineer   submits there too, stops what it submitted, promotes the place's models, and sees
            the files of others' tasks
-steward    the data steward: reads the corpora that the place's models used, signs off which
-           data its templates name, and so writes them; in the organisation answers cases
+steward    the data steward: reads the corpora that the place's models used; in the
+           organisation answers cases
 auditor    sees what a viewer and a steward see, and the place's entries of the audit log; cases
            of the organisation, of a model, or the one that it is bound to
 admin      all of that, stops everything, changes settings and gives roles there
