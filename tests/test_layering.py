@@ -72,7 +72,8 @@ NARROW: dict[str, tuple[str, ...]] = {
     # It has the key: nothing of a submitter, of the service or of a job runs in it.
     "platform.attestor": (
         *("errors", "printable", "governance", "storage"),
-        "train.checkpoint.pins",  # how a commit's folder is called
+        # How a commit's folder is called, and a search's trials.
+        *("train.checkpoint.pins", "train.run_folder.run_names"),
     ),
     # In the parser, which has no key: reading a run is what `data` and `train` can.
     "platform.attestor.tasks": (

@@ -21,18 +21,23 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Refused
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.attestation.signing import UnsignedModel, sign_head
+from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
+from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import read
 from govray.platform.attestor.comparison import compare, execution
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.register_tables import Accepted, Attested, Posted
@@ -40,12 +45,30 @@ from govray.platform.attestor.settings import AttestorSettings
 from govray.platform.attestor.staging import copy_once, printable_name
 from govray.storage.atomic_file import make_folder, sync_folder
 from govray.storage.folder_lock import folder_lock
-from govray.storage.place import Place
+from govray.storage.regular_file import read_regular
 from govray.storage.staged_folder import sync_all
 from govray.train.checkpoint.pins import folder_name
 
-RUN, MADE, MODEL = "run", "made", "made/model"
-"""In staging: the copy of the run's folder, what the parser makes, and of that the model."""
+RUN, MADE, MODEL = "run", "made", "model"
+"""In staging: the copy of the run's folder; what the parser makes of it; and a copy of that."""
+
+MOST_TRIES = 8
+FIRST_TRY_S, LONGEST_TRY_S = 10.0, 3600.0
+
+
+@dataclass(frozen=True)
+class Tries:
+    """How often a run could not be checked, and when it is due again."""
+
+    count: int = 0
+    due: datetime | None = None
+
+    def again(self, now: datetime) -> Tries:
+        """After one more."""
+        wait = min(FIRST_TRY_S * 4**self.count, LONGEST_TRY_S)
+        return Tries(self.count + 1, now + timedelta(seconds=wait))
+
+
 _LONGEST_WHY = 480
 
 _log = logging.getLogger(__name__)
@@ -72,14 +95,32 @@ class Attestor:
     root_digest: str
     parser: Parser
     clock: Callable[[], datetime]
+    tries: dict[str, Tries] = field(default_factory=dict)
 
     def once(self) -> Iterator[Attested]:
-        """Attest all that waits for it; what was decided of each."""
-        for submission, run in self.register.waiting():
+        """Attest what waits for it and is due; what was decided of each.
+
+        What could not be checked is tried again, later each time, behind what was tried less often.
+        After `MOST_TRIES` it is NOT_ATTESTED.
+        """
+        for submission, run in sorted(self.register.waiting(), key=self._tried):
+            tried = self.tries.get(run, Tries())
+            if tried.due is not None and self.clock() < tried.due:
+                continue
             try:
-                yield self.attest(submission, run)
-            except (CouldNotCheck, InfrastructureFailed) as error:
-                _log.warning("%s is tried again: %s", run, error)
+                found = self.attest(submission, run)
+            except Exception as error:  # of this run: the others have their turn
+                _log.warning("%s could not be attested: %s", run, error)
+                tried = self.tries[run] = tried.again(self.clock())
+                if tried.count < MOST_TRIES:
+                    continue
+                why = f"{tried.count} tries did not end: {type(error).__name__}"
+                found = self._settled(submission, run, why=why)
+            self.tries.pop(run, None)
+            yield found
+
+    def _tried(self, waiting: tuple[str, str]) -> int:
+        return self.tries.get(waiting[1], Tries()).count
 
     def attest(self, submission: str, run: str) -> Attested:
         """Attest one run.
@@ -92,8 +133,11 @@ class Attestor:
             Refused: It is decided already.
             CouldNotCheck, InfrastructureFailed: Nothing is decided, and another try may go well.
         """
-        work = self.settings.staging / printable_name(run)
-        with folder_lock(work):  # 1
+        staging = self.settings.staging
+        with folder_lock(staging / printable_name(run)):  # 1
+            for left in staging.glob(f"{printable_name(run)}.*.copy"):
+                shutil.rmtree(left, ignore_errors=True)  # of a pass that was killed
+            work = staging / f"{printable_name(run)}.{secrets.token_hex(8)}.copy"
             if (found := self.register.attested(submission, run)) is not None:
                 raise Refused(
                     f"it is {found.state} already",
@@ -116,18 +160,21 @@ class Attestor:
         """Steps 2 to 8 but the last: the digest of the attestation, whose model is in its place."""
         accepted = self.register.accepted(submission)
         target = self.settings.models / printable_name(run)
-        if target.exists():  # an earlier pass ended behind the rename
-            return self._verified(run, target, work)
         last = self._last_post(submission, run)  # 2
-        shutil.rmtree(work, ignore_errors=True)
-        make_folder(work / MODEL)
-        copy_once(self._source(accepted, run), work / RUN, _wanted(last), self.settings.bounds)  # 3
+        if target.exists():  # an earlier pass ended behind the rename
+            return self._published(target, accepted, last)
+        make_folder(work / MADE / MODEL)
+        names = (
+            [run] if run == accepted.run else [accepted.run, run]
+        )  # a trial's is in its search's
+        bounds = self.settings.bounds
+        copy_once(self.settings.runs, names, work / RUN, _wanted(last), bounds)  # 3
         told = self.parser(  # 4
             "read",
             read=(work / RUN, self.settings.prepared),
             write=work / MADE,
             run=str(work / RUN),
-            model=str(work / MODEL),
+            model=str(work / MADE / MODEL),
             prepared=str(self.settings.prepared),
             commit=last.commit,
         )
@@ -135,6 +182,8 @@ class Attestor:
         now = self.clock()
         compare(found, accepted, last, root=self.root_digest, at=now)  # 5
         headed = sign_head(found, execution(accepted, last, at=now), self.signer)
+        # From here on it lies where no parser writes, or ever wrote.
+        copy_once(work, [MADE, MODEL], work / MODEL, lambda name: True, bounds)
         _put(work, model_folder.CHECKPOINT, headed.checkpoint)
         self._check(  # 6
             "check",
@@ -143,10 +192,13 @@ class Attestor:
             payload=headed.payload.decode(),
             key=self.signer.public_key.to_pem().decode(),
             prepared=str(self.settings.prepared),
+            more=(self.settings.prepared,),
         )
         signed = headed.signed(self.signer)[model_folder.ATTESTATION]  # 7
         _put(work, model_folder.ATTESTATION, signed)
-        digest = self._verified(run, work / MODEL, work)  # 8
+        digest = canonical_json.sha256(headed.payload)
+        if self._check("verified", work) != digest:  # 8
+            raise Refused("what verifies is another statement", where=f"run {run}")
         _publish(work / MODEL, target)
         return digest
 
@@ -167,17 +219,18 @@ class Attestor:
             raise Refused("it has registered no commit", where=f"run {run}")
         return posts[-1]
 
-    def _source(self, accepted: Accepted, run: str) -> Place:
-        """Where a run lies: in the storage, or in its search's folder."""
-        storage = self.settings.runs
-        return storage / run if run == accepted.run else storage / accepted.run / run
-
-    def _verified(self, run: str, model: Path, work: Path) -> str:
-        """The digest of the attestation of a model that verifies, and is this run's."""
-        found = self._check("verified", work, model=str(model), more=(model,))
-        if found["run"] != run:
-            raise Refused(f"it is a model of {found['run'][:80]}", where=str(model))
-        return str(found["digest"])
+    def _published(self, target: Path, accepted: Accepted, last: Posted) -> str:
+        """The digest of the attestation of a model that is in its place. It verified before it was
+        moved there; here it has to be ours, of this submission, run and commit."""
+        data = read_regular(target / model_folder.ATTESTATION, model_folder.MAX_ENVELOPE)
+        envelope = Envelope.parse(data, where="attestation")
+        found = read(Attestation, envelope, where="attestation")
+        stated = found.document.execution
+        signed = envelope.signed_by([self.signer.public_key])
+        named = (stated.submission, found.document.run.id, stated.commit)
+        if not signed or named != (accepted.submission, last.run, last.commit):
+            raise Refused("another model lies in its place", where=f"run {last.run}")
+        return found.digest
 
     def _check(self, task: str, work: Path, more: tuple[Path, ...] = (), **given: Any) -> Any:
         """Ask the parser for a verdict by the attestor's own root, lists and time."""
@@ -188,11 +241,11 @@ class Attestor:
             "revocations": [str(each) for each in settings.revocations],
             "at": format_time(self.clock()),
         } | given
-        answers = work / "answers"
-        make_folder(answers)
+        answers = work / f"{task}.answers"
+        answers.mkdir(mode=0o700, parents=True)
         anchors = (settings.trust_root, *settings.revocations)
-        read = (work, settings.prepared, *anchors, *more)
-        return self.parser(task, read=read, write=answers, **given)
+        folders = (work / RUN, work / MODEL, *anchors, *more)
+        return self.parser(task, read=folders, write=answers, **given)
 
     def _settled(
         self, submission: str, run: str, *, digest: str | None = None, why: str | None = None
@@ -221,18 +274,19 @@ def _wanted(last: Posted) -> Callable[[str], bool]:
 
 
 def _put(work: Path, name: str, data: bytes) -> None:
-    """Add a signed file to the model. The parser has ended, and left what it left there."""
-    path = work / MODEL / name
-    if path.parent.resolve() != work.resolve() / MODEL / model_folder.GOVERNANCE:
-        raise Refused("the parser left a link", where=name)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    """Add a signed file to the model."""
+    try:
+        with open(work / MODEL / name, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        raise Refused("the parser made a file that is the signer's", where=name) from None
 
 
 def _publish(model: Path, target: Path) -> None:
     """Make a verified model appear, whole, and durably."""
     make_folder(target.parent)
+    for each in (model, *model.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)
     sync_all(model)
     os.rename(model, target)
     sync_folder(target.parent)

@@ -66,12 +66,10 @@ def compare(
     }
     for what, (claimed, registered) in stated.items():
         if claimed != registered:
-            raise Refused(
-                f"the {what} is {str(claimed)[:80]}, and {registered} is registered",
-                where=f"run {last.run}",
-            )
+            # What was found is not repeated: it may be another run's.
+            raise Refused(f"its {what} is not the registered {registered}", where=f"run {last.run}")
     if accepted.manifests and claims.manifest not in accepted.manifests:
-        raise Refused("the manifest is none of those accepted", where=claims.manifest)
+        raise Refused("its manifest is none of those accepted", where=f"run {last.run}")
     if claims.removals or claims.replays:
         raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
     times = {

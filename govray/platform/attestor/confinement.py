@@ -1,21 +1,26 @@
 """A process that gives up what reading hostile files does not need: keys, network, memory, time.
 
 The parser calls `confine` before it opens a byte of a run. From then on the kernel refuses it every
-file but those named, every connection, and more than its share of memory, time and open files. It
-runs govray's own code up to there, so it can be trusted to ask.
+file but those named, every socket and every other process. Memory, time and open files are bounded.
+It runs govray's own code up to there, so it can be trusted to ask.
+
+Only the calling thread is bound, and what it starts. So a process with threads is refused.
 
 `keep_secret` is for the process that has the key: no other process of its account may look into its
 memory, and it leaves no core.
 
-Sources: landlock(7), Landlock ABI 1 to 6; prctl(2), PR_SET_NO_NEW_PRIVS and PR_SET_DUMPABLE;
-setrlimit(2); unshare(2).
+Sources: landlock(7), Landlock ABI 1 to 6; seccomp(2) and Linux's ``Documentation/userspace-api/
+seccomp_filter.rst``; prctl(2), PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE and PR_SET_PDEATHSIG;
+setrlimit(2).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import resource
+import signal
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +38,35 @@ _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract sockets, signals
 
-_NO_NEW_PRIVS, _DUMPABLE = 38, 4
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
+_NO_NEW_PRIVS, _DUMPABLE, _DEATH_SIGNAL, _SECCOMP, _FILTER = 38, 4, 1, 22, 2
+
+_ARCHITECTURES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
+    "x86_64": (
+        0xC000003E,
+        *(56, 435),
+        # sockets; fork, vfork, execve; signals; modes, owners, extended attributes; ptrace and what
+        # is like it; mounts, namespaces, keys, bpf, files in memory, io_uring
+        (
+            *(41, 42, 43, 44, 45, 46, 47, 49, 50, 53, 57, 58, 59, 322, 62, 200, 424, 434),
+            *(90, 91, 268, 452, 92, 93, 94, 260, 188, 189, 190, 101, 310, 311, 298),
+            *(165, 272, 308, 248, 249, 250, 321, 319, 425),
+        ),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        *(220, 435),
+        (
+            *(198, 199, 200, 201, 202, 203, 206, 207, 211, 212, 221, 281, 129, 130, 424, 434),
+            *(52, 53, 452, 54, 55, 5, 6, 7, 117, 270, 271, 241),
+            *(40, 97, 268, 217, 218, 219, 280, 279, 425),
+        ),
+    ),
+}
+"""Machine → its number in audit(7), ``clone``, ``clone3``, and calls that reading needs none of."""
+_LOAD, _IS, _BITS, _ANSWER = 0x20, 0x15, 0x45, 0x06  # BPF: ld abs, jeq, jset, ret
+_ALLOW, _EPERM, _ENOSYS = 0x7FFF0000, 0x00050001, 0x00050026
+_THREAD = 0x00010000  # CLONE_THREAD
+_OTHER_ABI = 0x40000000  # x32's calls
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,8 +96,10 @@ def confine(*, read: Sequence[Path], write: Sequence[Path], limits: ParserLimits
         write: Files below them may be read, made, changed and removed.
 
     Raises:
-        Refused: The kernel has no Landlock. Nothing is read then.
+        Refused: The kernel can't do it, or the process has threads. Nothing is read then.
     """
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise Refused("the parser has threads, which would keep their rights", where="attestor")
     for kind, most in (
         (resource.RLIMIT_DATA, limits.memory),
         (resource.RLIMIT_CPU, limits.seconds),
@@ -74,8 +108,8 @@ def confine(*, read: Sequence[Path], write: Sequence[Path], limits: ParserLimits
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (most, most))
-    _leave_network()
     _restrict(read, write)
+    _refuse_calls()
 
 
 def keep_secret() -> None:
@@ -84,9 +118,43 @@ def keep_secret() -> None:
     _check(_libc.prctl(_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
-def _leave_network() -> None:
-    """A network of its own, with nobody in it. Landlock refuses TCP where this is not allowed."""
-    _libc.unshare(_NEW_USER | _NEW_NET)
+def end_with_parent() -> None:
+    """Let this process be killed when the one that started it ends."""
+    _check(_libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+
+
+def _refuse_calls() -> None:
+    """Refuse system calls that reach beyond this process: no socket, no other process, no modes."""
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise Refused(f"the parser cannot be confined on {machine}", where="attestor")
+    number, clone, clone3, refused = _ARCHITECTURES[machine]
+    program = [
+        _op(_LOAD, 4),
+        _op(_IS, number, 1, 0),
+        _op(_ANSWER, _EPERM),
+        _op(_LOAD, 0),
+        _op(_BITS, _OTHER_ABI, 0, 1),
+        _op(_ANSWER, _EPERM),
+        _op(_IS, clone3, 0, 1),
+        _op(_ANSWER, _ENOSYS),  # so libc tries clone, whose flags a filter can read
+    ]
+    for each in refused:
+        program += [_op(_IS, each, 0, 1), _op(_ANSWER, _EPERM)]
+    program += [
+        _op(_IS, clone, 0, 3),
+        _op(_LOAD, 16),
+        _op(_BITS, _THREAD, 1, 0),
+        _op(_ANSWER, _EPERM),
+        _op(_ANSWER, _ALLOW),
+    ]
+    code = ctypes.create_string_buffer(b"".join(program))
+    filter = struct.pack("@HP", len(program), ctypes.addressof(code))
+    _check(_libc.prctl(_SECCOMP, _FILTER, filter, 0, 0), "PR_SET_SECCOMP")
+
+
+def _op(code: int, value: int, if_so: int = 0, else_: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_so, else_, value)
 
 
 def _restrict(read: Sequence[Path], write: Sequence[Path]) -> None:

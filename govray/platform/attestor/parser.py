@@ -25,15 +25,23 @@ from typing import Any
 
 import govray
 from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Refused
-from govray.platform.attestor.confinement import ParserLimits, confine
+from govray.governance.formats import canonical_json
+from govray.platform.attestor.confinement import ParserLimits, confine, end_with_parent
 from govray.printable import printable
 
 LONGEST = 64 << 20
 """Bytes of an answer, as of every document that the signer reads."""
 _SAID = 300
-_WAIT_S = 24 * 3600.0
 
-_KINDS: Mapping[str, type[GovrayError]] = {"CouldNotCheck": CouldNotCheck}
+_KINDS: Mapping[str, type[GovrayError]] = {
+    "CouldNotCheck": CouldNotCheck,
+    "InfrastructureFailed": InfrastructureFailed,
+}
+ONE_THREAD = {
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's jemalloc
+}
+"""Variables by which what the parser imports starts no thread: `confine` refuses one."""
 
 
 def confined(limits: ParserLimits) -> Callable[..., Any]:
@@ -68,11 +76,14 @@ def ask(
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         cwd=write,
-        env={"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": str(write)},
+        env={"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": str(write)} | ONE_THREAD,
         start_new_session=True,
     )
     try:
-        process.communicate(json.dumps(request).encode(), timeout=_WAIT_S)
+        # A process that sleeps takes no processor time.
+        process.communicate(json.dumps(request).encode(), timeout=2 * limits.seconds + 60)
+    except subprocess.TimeoutExpired:
+        raise InfrastructureFailed("the parser takes too long", where="parser") from None
     finally:
         _end(process)
     return _read(answer, process.returncode)
@@ -90,16 +101,14 @@ def _read(answer: Path, code: int) -> Any:
         descriptor = os.open(answer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             data = file.read(LONGEST + 1)
-        if len(data) > LONGEST:
-            raise Refused(f"its statements have more than {LONGEST} bytes", where="parser")
-        found = json.loads(data)
+        found: Any = canonical_json.parse(data, limit=LONGEST, where="parser")
         refused = found.get("refused")
         if refused is None:
             return found["found"]
         said = {name: refused.get(name) for name in ("what", "where", "do")}
         words = {name: printable(str(each))[:_SAID] for name, each in said.items() if each}
         kind = _KINDS.get(refused.get("kind"), Refused)
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (OSError, Refused, ValueError, AttributeError, KeyError, TypeError):
         how = f"signal {-code}" if code < 0 else f"code {code}"
         raise InfrastructureFailed(
             f"the parser ended without an answer ({how})",
@@ -112,6 +121,7 @@ def _read(answer: Path, code: int) -> Any:
 def main() -> None:
     """Do the task that standard input names; the answer goes into the file that is named."""
     answer = Path(sys.argv[1])
+    end_with_parent()
     request = json.load(sys.stdin)
     from govray.platform.attestor import tasks  # with all that it needs, before the doors close
 
@@ -129,6 +139,8 @@ def main() -> None:
     except GovrayError as error:
         said = {"what": error.what, "where": error.where, "do": error.do}
         found = {"refused": {"kind": type(error).__name__} | said}
+    except OSError as error:  # of the disk or the storage, and not of what was read
+        found = {"refused": {"kind": "InfrastructureFailed", "what": f"{error.strerror}"}}
     except MemoryError:
         found = {"refused": {"what": "reading it takes more memory than the parser has"}}
     except Exception as error:  # of some reader, at something that nobody foresaw

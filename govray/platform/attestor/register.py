@@ -29,7 +29,7 @@ from govray.governance.submission.register_forms import (
     RunStanding,
 )
 from govray.platform.attestor import register_tables as tables
-from govray.platform.attestor.register_rules import opens, takes
+from govray.platform.attestor.register_rules import belongs, opens, takes
 from govray.platform.attestor.register_tables import (
     Accepted,
     Attempt,
@@ -114,6 +114,9 @@ class Register:
         with self._of(submission) as connection:
             attempts = _attempts(connection, submission)
             own = _of_secret(attempts, secret, submission)
+            found = _accepted(connection, submission)
+            if found is None or not belongs(found, form.run):
+                raise Refused("it is no run of this submission", where=f"submission {submission}")
             new = Posted(**dict(form), submission=submission, attempt=own.number, at=at)
             last = _last(connection, submission, form.run)
             same = _same(connection, new)

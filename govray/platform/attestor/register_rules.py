@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from govray.governance.submission.register_forms import AttemptForm, CommitPosition
-from govray.platform.attestor.register_tables import Attempt, Posted
+from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
+from govray.train.run_folder.run_names import is_trial_of
 
 NOWHERE = CommitPosition()
 """Where a run stands that has no commit."""
@@ -98,6 +99,12 @@ def takes(
     before = last.position if last else NOWHERE
     due = last.sequence + 1 if last and last.attempt == new.attempt else 0
     return NotTaken(why, branches=(new.sequence, new.previous) != (due, before.commit))
+
+
+def belongs(accepted: Accepted, run: str) -> bool:
+    """Whether a submission may post of a run of this name: its own, or a trial of its search.
+    All models lie side by side, so no submission names another's run."""
+    return run == accepted.run or (accepted.kind == "tune" and is_trial_of(accepted.run, run))
 
 
 def repeats(taken: Posted, new: Posted) -> bool:

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from govray.errors import CouldNotCheck, Refused
+from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.attestation.model_folder import check_name
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 
 _PIECE = 1 << 20
+_KEPT_FREE = 1 << 30
+"""Bytes of our own disk that no copy takes."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -38,48 +42,62 @@ class Bounds:
 
     files: int = 200_000
     depth: int = 8
-    bytes: int = 1 << 44
+    bytes: int = 1 << 40
 
 
 def copy_once(
-    run: Place, target: Path, wanted: Callable[[str], bool], bounds: Bounds | None = None
+    above: Place,
+    names: Sequence[str],
+    target: Path,
+    wanted: Callable[[str], bool],
+    bounds: Bounds | None = None,
 ) -> int:
-    """Copy the files of ``run`` whose names are wanted. Returns how many bytes that was.
+    """Copy the files of a run whose names are wanted. Returns how many bytes that was.
 
     Args:
+        above: A folder of the operator's own; ``names`` lead from it to the run, one by one.
         target: A new folder.
         wanted: Told each file's relative name, and each folder's with a slash behind it.
 
     Raises:
         Refused: What is wanted is no regular file with one link, or beyond the bounds.
-        CouldNotCheck: The folder is not there, or the storage does not let us read it.
+        CouldNotCheck: The folder is not there, the storage does not let us read it, or our own disk
+            has no room for it.
     """
-    bounds = bounds or Bounds()
-    files = _objects(run) if isinstance(run, BucketPath) else _below(run, wanted, bounds)
-    left, count = bounds.bytes, 0
+    bounds, run = bounds or Bounds(), "/".join(names)
+    left, files_copied, size = bounds.bytes, 0, 0
     try:
         target.mkdir(mode=0o700)
+        room = shutil.disk_usage(target).free - _KEPT_FREE
+        full: type[GovrayError] = Refused if left <= room else CouldNotCheck
+        left = min(left, room)
+        files = (
+            _objects(above / run)
+            if isinstance(above, BucketPath)
+            else _below(above, names, wanted, bounds)
+        )
         for name, source in files:
             if not wanted(name):
                 continue
-            count += 1
-            if count > bounds.files:
-                raise Refused(f"more than {bounds.files} files", where=str(run))
+            files_copied += 1
+            if files_copied > bounds.files:
+                raise Refused(f"more than {bounds.files} files", where=f"run {run}")
             path = target / check_name(name)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with source() as stream, open(path, "xb") as sink:
                 while piece := stream.read(min(_PIECE, left + 1)):
                     left -= len(piece)
+                    size += len(piece)
                     if left < 0:
-                        raise Refused(f"more than {bounds.bytes} bytes", where=str(run))
+                        raise full("more bytes than there is room for", where=f"run {run}")
                     sink.write(piece)
     except OSError as error:
         raise CouldNotCheck(
             f"the run's folder cannot be copied: {error.strerror or error}",
-            where=str(run),
+            where=f"run {run}",
             do="Check that the attestor's account may read it, and has room for it",
         ) from None
-    return bounds.bytes - left
+    return size
 
 
 Source = Callable[[], BinaryIO]
@@ -91,36 +109,40 @@ def _objects(run: BucketPath) -> Iterator[tuple[str, Source]]:
 
 
 def _below(
-    run: Path, wanted: Callable[[str], bool], bounds: Bounds
+    above: Path, names: Sequence[str], wanted: Callable[[str], bool], bounds: Bounds
 ) -> Iterator[tuple[str, Source]]:
-    with _opened(run, None) as root:
-        yield from _walk(root, "", wanted, bounds)
+    """Names lie in folders of the submitter's, so each is opened from the one before."""
+    with ExitStack() as opened:
+        folder = opened.enter_context(_opened(above, None))
+        for name in names:
+            folder = opened.enter_context(_opened(name, folder))
+        yield from _walk(folder, "", wanted, bounds, count())
 
 
 def _walk(
-    folder: int, above: str, wanted: Callable[[str], bool], bounds: Bounds
+    folder: int, above: str, wanted: Callable[[str], bool], bounds: Bounds, seen: Iterator[int]
 ) -> Iterator[tuple[str, Source]]:
     if above.count("/") > bounds.depth:
         raise Refused(f"more than {bounds.depth} folders deep", where=printable_name(above))
-    for entry in _entries(folder, bounds, above):
+    for entry in _entries(folder, bounds, above, seen):
         name = f"{above}{entry}"
         mode = os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
             if wanted(f"{name}/"):
                 with _opened(entry, folder) as inside:
-                    yield from _walk(inside, f"{name}/", wanted, bounds)
+                    yield from _walk(inside, f"{name}/", wanted, bounds, seen)
         elif wanted(name):
             yield name, partial(_open_file, entry, folder, name)
 
 
-def _entries(folder: int, bounds: Bounds, where: str) -> list[str]:
-    """The names in a folder, in order; it is not read beyond the bounds."""
+def _entries(folder: int, bounds: Bounds, where: str, seen: Iterator[int]) -> list[str]:
+    """The names in a folder, in order. Of all folders no more are read than the bounds allow."""
     names = []
     with os.scandir(folder) as entries:
         for entry in entries:
             names.append(entry.name)
-            if len(names) > bounds.files:
-                raise Refused(f"more than {bounds.files} names", where=printable_name(where))
+            if next(seen) > 2 * bounds.files:
+                raise Refused(f"more than {2 * bounds.files} names", where=printable_name(where))
     return sorted(names)
 
 

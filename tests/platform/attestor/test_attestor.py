@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm, PostForm
 from govray.platform.attestor import tasks
-from govray.platform.attestor.attestor import Attestor
+from govray.platform.attestor.attestor import MOST_TRIES, Attestor
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.door import PORT
 from govray.platform.attestor.parser import confined
@@ -353,6 +354,48 @@ def test_a_parser_that_was_taken_over_gets_nothing_else_signed(
 
     assert done.state == "NOT_ATTESTED"
     assert not room.model.exists()
+
+
+def test_nobody_s_model_is_taken_for_another_submission_s(room: Room) -> None:
+    """It lies where the run's model belongs, signed by the operator for somebody else."""
+    assert room.attest().state == "ATTESTED"
+    register = Register(f"sqlite:///{room.run.parent.parent / 'other.db'}")
+    theirs = room.attestor.register.accepted(SUBMISSION)
+    form = AcceptanceForm(
+        **{name: getattr(theirs, name) for name in AcceptanceForm.model_fields}
+        | {"submission": "s-another"}
+    )
+    register.accept(form, at=theirs.registered)
+    secret = f"sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}"
+    register.open("s-another", AttemptForm(number=1, secret=secret), at=theirs.registered)
+    shutil.copytree(room.model, room.run / "model")
+    for post in forms(room.run, theirs.registered):
+        register.post("s-another", SECRET, post, at=format_time(instant()))
+
+    done = replace(room.attestor, register=register).attest("s-another", room.run.name)
+
+    register.close()
+    assert done.state == "NOT_ATTESTED"
+    assert done.why is not None
+    assert "another model lies in its place" in done.why
+
+
+def test_what_does_not_end_is_tried_later_each_time_and_then_given_up(room: Room) -> None:
+    calls = []
+
+    def silent(task: str, **given: Any) -> Any:
+        calls.append(task)
+        raise TypeError("the parser says nothing that anybody foresaw")
+
+    times = iter(instant() + timedelta(minutes=each) for each in count(0, 5))
+    attestor = replace(room.attestor, parser=silent, clock=lambda: next(times))
+
+    for _ in range(400):
+        if done := list(attestor.once()):
+            break
+
+    assert [each.state for each in done] == ["NOT_ATTESTED"]
+    assert len(calls) == MOST_TRIES
 
 
 class Killed(BaseException):

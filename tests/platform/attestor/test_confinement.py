@@ -2,14 +2,18 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from govray.platform.attestor.parser import ONE_THREAD
+
 PROBE = """
-import json, os, socket, sys
+import json, os, signal, socket, sys
 from pathlib import Path
-from govray.platform.attestor.confinement import ParserLimits, confine, keep_secret
+from govray.platform.attestor import tasks  # as the parser does: what it loads starts no thread
+from govray.platform.attestor.confinement import ParserLimits, confine
 
 mine, out, key, port, confined = sys.argv[1:]
 if confined == "yes":
@@ -26,12 +30,25 @@ def connect():
     with socket.socket() as found:
         found.connect(("127.0.0.1", int(port)))
 
+def ask():
+    with socket.socket(socket.AF_UNIX) as found:
+        found.connect(key + ".socket")
+
+def fork():
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
 said = {
     "reads its own": tried((Path(mine) / "record").read_bytes),
     "writes": tried(lambda: (Path(out) / "model").write_text("m")),
     "writes its own": tried(lambda: (Path(mine) / "record").write_text("m")),
     "reads the key": tried(Path(key).read_bytes),
     "connects": tried(connect),
+    "asks a socket of this account": tried(ask),
+    "starts another process": tried(fork),
+    "ends its parent": tried(lambda: os.kill(os.getppid(), 0)),
+    "opens the key to others": tried(lambda: os.chmod(key, 0o644)),
     "starts a program": tried(lambda: os.posix_spawn("/bin/true", ["true"], {})),
     "takes memory": tried(lambda: bytearray(1 << 30)),
     "opens many": tried(lambda: [os.open(out, os.O_RDONLY) for _ in range(64)]),
@@ -45,6 +62,10 @@ FREE = {
     "writes its own",
     "reads the key",
     "connects",
+    "asks a socket of this account",
+    "starts another process",
+    "ends its parent",
+    "opens the key to others",
     "starts a program",
     "takes memory",
     "opens many",
@@ -63,6 +84,19 @@ def test_control_the_same_process_unconfined_reaches_all_of_it(tmp_path: Path) -
     assert {what for what, how in said.items() if how == "done"} == FREE
 
 
+def test_a_process_with_threads_is_refused() -> None:
+    """They would keep their rights."""
+    code = (
+        "import threading; from govray.platform.attestor.confinement import *;"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start();"
+        "confine(read=[], write=[], limits=ParserLimits())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "the parser has threads" in done.stderr
+
+
 def test_no_other_process_reads_the_memory_of_one_with_a_key() -> None:
     code = (
         "import ctypes, resource; from govray.platform.attestor.confinement import keep_secret;"
@@ -75,21 +109,24 @@ def test_no_other_process_reads_the_memory_of_one_with_a_key() -> None:
 
 
 def _probe(folder: Path, confined: str) -> dict[str, str]:
-    import socket
-
     mine, out, key = folder / "run", folder / "out", folder / "key"
     mine.mkdir()
     out.mkdir()
     (mine / "record").write_text("r")
     key.write_text("k")
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as agent,
+    ):
+        agent.bind(f"{key}.socket")
+        agent.listen()
         given = [str(mine), str(out), str(key), str(server.getsockname()[1]), confined]
         done = subprocess.run(
             [sys.executable, "-c", PROBE, *given],
             capture_output=True,
             text=True,
             check=True,
-            env=dict(os.environ),
+            env=dict(os.environ) | ONE_THREAD,
         )
     said: dict[str, str] = json.loads(done.stdout)
     return said

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.governance.submission.register_forms import CommitPosition
-from govray.platform.attestor.register_rules import NOWHERE, extends, opens, takes
-from govray.platform.attestor.register_tables import Attempt, Posted
-from tests.support.registered import attempt, committed, digest, started
+from govray.platform.attestor.register_rules import NOWHERE, belongs, extends, opens, takes
+from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
+from govray.train.run_folder.run_names import trial_name
+from tests.support.registered import RUN, acceptance, attempt, committed, digest, started
 
 AT = "2026-11-24T09:00:00Z"
 
@@ -192,3 +193,15 @@ def test_an_older_or_flagged_attempt_posts_no_more() -> None:
 
 def test_a_position_is_its_five_fields() -> None:
     assert BASE.position == CommitPosition(**{n: getattr(BASE, n) for n in NOWHERE.model_dump()})
+
+
+def test_a_submission_posts_of_its_own_run_and_its_search_s_trials_alone() -> None:
+    train, search = (
+        Accepted(**dict(acceptance(kind=kind)), registered=AT) for kind in ("train", "tune")
+    )
+    trial = trial_name(RUN, 3)
+    assert belongs(train, RUN)
+    assert not belongs(train, trial)
+    assert belongs(search, f"{trial}.1")
+    assert not belongs(search, trial_name("another", 3))
+    assert not belongs(search, "victim")

@@ -25,7 +25,7 @@ def wanted(name: str) -> bool:
 
 
 def test_what_is_wanted_is_copied_and_nothing_else(run: Path, tmp_path: Path) -> None:
-    size = copy_once(run, tmp_path / "staged", wanted)
+    size = copy_once(tmp_path, ["run"], tmp_path / "staged", wanted)
 
     copied = [path for path in (tmp_path / "staged").rglob("*") if path.is_file()]
     assert [path.name for path in copied] == ["run.json"]
@@ -76,7 +76,7 @@ def test_a_planted_file_is_refused_and_its_bytes_are_not_taken(
     plant(run / "record" / "planted", secret)
 
     with pytest.raises(GovrayError) as refused:
-        copy_once(run, tmp_path / "staged", wanted)
+        copy_once(tmp_path, ["run"], tmp_path / "staged", wanted)
 
     assert isinstance(refused.value, Refused)
     copied = [path for path in (tmp_path / "staged").rglob("*") if path.is_file()]
@@ -87,16 +87,23 @@ def test_a_folder_that_is_a_link_is_not_opened(run: Path, tmp_path: Path) -> Non
     (tmp_path / "link").symlink_to(run)
 
     with pytest.raises(CouldNotCheck):
-        copy_once(tmp_path / "link", tmp_path / "staged", wanted)
+        copy_once(tmp_path, ["link"], tmp_path / "staged", wanted)
+
+
+def test_a_search_s_folder_that_is_a_link_leads_to_no_other_run(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "search").symlink_to(tmp_path)
+
+    with pytest.raises(CouldNotCheck):
+        copy_once(tmp_path, ["search", "run"], tmp_path / "staged", wanted)
 
 
 def test_bounds_end_a_copy(run: Path, tmp_path: Path) -> None:
     (run / "record" / "holes").touch()
     os.truncate(run / "record" / "holes", 1 << 40)
     with pytest.raises(Refused, match="bytes"):
-        copy_once(run, tmp_path / "one", wanted, Bounds(bytes=1 << 16))
+        copy_once(tmp_path, ["run"], tmp_path / "one", wanted, Bounds(bytes=1 << 16))
 
     for each in range(8):
         (run / "record" / f"{each}").touch()
-    with pytest.raises(Refused, match="more than 4"):
-        copy_once(run, tmp_path / "two", wanted, Bounds(bytes=1 << 50, files=4))
+    with pytest.raises(Refused, match="more than 8"):
+        copy_once(tmp_path, ["run"], tmp_path / "two", wanted, Bounds(bytes=1 << 50, files=4))
