@@ -204,20 +204,12 @@ class Attestor:
 
     def _last_post(self, submission: str, run: str) -> Posted:
         """The last post of a run that has finished and ended."""
-        newest = self.register.attempts(submission)[-1]
-        posts = self.register.posts(submission, run)
-        if not posts or posts[-1].kind != "ended" or posts[-1].attempt != newest.number:
-            raise CouldNotCheck("its newest attempt has not ended", where=f"run {run}")
-        if newest.flagged is not None:
-            raise CouldNotCheck(
-                f"its newest attempt is flagged: {newest.flagged}", where=f"run {run}"
-            )
-        mine = [post for post in posts if post.attempt == newest.number]
-        if not any(post.kind == "finished" for post in mine):
-            raise CouldNotCheck("it ended before it was finished", where=f"run {run}")
-        if posts[-1].commit is None:
+        last = self.register.ended(submission, run)
+        if last is None:
+            raise CouldNotCheck("its newest attempt has not finished and ended", where=f"run {run}")
+        if last.commit is None:
             raise Refused("it has registered no commit", where=f"run {run}")
-        return posts[-1]
+        return last
 
     def _published(self, target: Path, accepted: Accepted, last: Posted) -> str:
         """The digest of the attestation of a model that is in its place. It verified before it was

@@ -208,6 +208,14 @@ class Register:
             found = [(each.submission, each.run) for each in connection.execute(finished)]
             return tuple(each for each in found if _ended(connection, *each))
 
+    def ended(self, submission: str, run: str) -> Posted | None:
+        """The last post of a run, if the newest attempt has finished and ended it, and nobody else
+        posted as that attempt."""
+        with self._of(submission) as connection:
+            return (
+                _last(connection, submission, run) if _ended(connection, submission, run) else None
+            )
+
     def attested(self, submission: str, run: str) -> Attested | None:
         """What became of a run, if that is decided."""
         with self._of(submission) as connection:
