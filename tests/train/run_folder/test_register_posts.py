@@ -23,6 +23,7 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import register_posts, stop_request
 from govray.train.run_folder.register_posts import RegisterPosts, register_of
+from govray.train.run_folder.run_names import trial_name
 from govray.train.state import resume_point
 from govray.train.state.cloning import clone
 from govray.train.state.snapshot import committed_folders
@@ -82,7 +83,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     run_here(monkeypatch)
     monkeypatch.setattr(register_posts, "WAITS_S", (0.01,))
     register = Register(f"sqlite:///{tmp_path}/register.db")
-    register.accept(acceptance(), at=AT)
+    register.accept(acceptance(kind="tune"), at=AT)  # which has trials, too
     with door(register) as address:
         made = Job(Deployment(tmp_path / "here"), register, address)
         made.environment(monkeypatch)
@@ -318,23 +319,24 @@ def test_a_clone_is_registered_before_its_folder_appears(
     job.stopped()
     record = read_record(job.run)
     assert record.experiment is not None
-    run = job.run.with_name("trial.2")
+    second, third = (trial_name(RUN, number) for number in (2, 3))
+    run = job.run.with_name(second)
 
     def made(name: str) -> None:
         assert record.experiment is not None
         clone(job.run, 2, job.run.with_name(name), record.experiment, dict(record.config), {})
 
-    made("trial.2")
+    made(second)
     [(step, folder)] = committed_folders(run)
-    chain = job.register.posts(SUBMISSION, "trial.2")
+    chain = job.register.posts(SUBMISSION, second)
     assert [(each.kind, each.step) for each in chain] == [("started", 0), ("committed", step)]
     assert chain[-1].commit == commit_folder.open_commit(folder).digest
-    assert resume_point.newest(run, register_of("trial.2")) == (folder, 2)
+    assert resume_point.newest(run, register_of(second)) == (folder, 2)
     # One that does not get so far leaves no folder.
     monkeypatch.setenv(SECRET, "guessed")
     with pytest.raises(Refused, match="that of no attempt"):
-        made("trial.3")
-    assert not job.run.with_name("trial.3").exists()
+        made(third)
+    assert not job.run.with_name(third).exists()
 
 
 def test_a_rollback_is_registered(job: Job) -> None:
