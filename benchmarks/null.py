@@ -35,8 +35,7 @@ from torch import Tensor
 from benchmarks import command
 from govray.data.probe_rows import Chosen, Probes, newest_rows
 from govray.engine.memorization.deviation import reserve_spread
-from govray.engine.memorization.permutation_e_value import e_values
-from govray.engine.memorization.permutation_test import p_values
+from govray.engine.memorization.permutation_e_value import e_values, p_values
 from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.policy.memorization_section import Band, Monitoring
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan

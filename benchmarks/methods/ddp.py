@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.batch import Batch
 from benchmarks.methods.method import Method, OnGpu
 from benchmarks.workload import Workload
-from govray.engine.model.activation_checkpointing import repeated_blocks
-from govray.engine.model.compiled_blocks import BACKEND
+from govray.engine.model.compiled_blocks import BACKEND, repeated_blocks
 
 
 class PlainDDP(Method):

@@ -33,7 +33,7 @@ from govray.engine.step import build_step
 from govray.engine.steps.step_result import StepResult
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.train.run_folder.ledger_wal import WriteAhead
-from govray.train.worker.ledger_norms import gradient_norms
+from govray.train.worker.recorder import gradient_norms
 
 SAMPLED_EVERY = 50
 """Steps between two samples of gradient norms, as in a run."""

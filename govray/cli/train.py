@@ -88,10 +88,10 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     It is called when Ray runs. So it imports the trainer, which takes as long as Ray's start, and
     both happen at once.
     """
+    from govray.train.driver.progress import TimeLeft, hours
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
     from govray.train.inputs.run_record import read_record
-    from govray.train.watching.time_left import TimeLeft, hours
 
     operator_key.take(experiment.attestation_key)
     sizes: list[ModelSize] = []

@@ -68,9 +68,8 @@ from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.graphs.cuda_graph import CudaCapture
 from govray.engine.graphs.pass_graphs import PassGraphs
-from govray.engine.model.activation_checkpointing import recompute_blocks
 from govray.engine.model.adapters import Adapters
-from govray.engine.model.compiled_blocks import compile_blocks
+from govray.engine.model.compiled_blocks import compile_blocks, recompute_blocks
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.startup.optimizer_kinds import refuse_undriven

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
     from govray.train.loop.experiment_loop import optimizer_of, schedule_of
     from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, ResultTable
+    from govray.train.watching.chosen_callbacks import TensorBoardCallback, WandbCallback
     from govray.train.watching.mlflow_callback import MLflowCallback
     from govray.train.watching.run_callback import RunCallback
-    from govray.train.watching.tensorboard_callback import TensorBoardCallback
-    from govray.train.watching.wandb_callback import WandbCallback
     from govray.train.worker.run import Run
     from govray.train.worker.run_start import govern
     from govray.train.worker.shard_model import shard

@@ -9,7 +9,7 @@ import yaml
 
 from govray.cli import main
 from govray.cli import train as verb
-from govray.train.watching import time_left
+from govray.train.driver import progress
 from tests.support.command import Done
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
@@ -19,7 +19,7 @@ def test_the_size_stands_before_the_first_step_and_in_the_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_here(monkeypatch)
-    monkeypatch.setattr(time_left, "LEAST_S", 0.0)
+    monkeypatch.setattr(progress, "LEAST_S", 0.0)
     monkeypatch.setattr(verb, "SAID_ABOVE_S", 0.0)
     here = Deployment(tmp_path / "here")
     file = tmp_path / "train.yaml"

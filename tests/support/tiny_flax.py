@@ -19,11 +19,11 @@ from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.steps.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.steps.first_exchange import Terms
 from govray.engine.steps.routed_step import RoutedStep
-from govray.engine.steps.step_leaf import step_leaf
 from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.record.row_order import RowOrder
+from govray.train.worker.recorder import step_leaf
 
 STEPS, CONTEXT, WIDTH, VOCABULARY, CLIP = 4, 3, 6, 7, 0.1
 DIGEST = "sha256:" + "0" * 64

@@ -46,8 +46,13 @@ from govray.engine.gradients.layer_coverage import covered, takes_rows
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.rng_state import generators
-from govray.engine.steps.row_difference import REPEATED, apart, gradient_bound, mixed_rows
-from govray.engine.steps.trial_times import due_again
+from govray.engine.steps.row_difference import (
+    REPEATED,
+    apart,
+    due_again,
+    gradient_bound,
+    mixed_rows,
+)
 
 _ROWS = 3
 

@@ -48,8 +48,7 @@ from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.rng_state import generators
-from govray.engine.steps.row_difference import REPEATED
-from govray.engine.steps.trial_times import due_again
+from govray.engine.steps.row_difference import REPEATED, due_again
 from govray.errors import Refused, UsageError
 
 _KINDS = 256

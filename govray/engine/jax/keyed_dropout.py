@@ -12,14 +12,100 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array
+from jax import Array, lax
 
-from govray.engine.jax import counter_masks
 from govray.engine.steps.keyed_seed import mask_seed
 from govray.errors import UsageError
+
+# The masks of `govray.engine`, bit for bit, in integers of 32 bits: JAX has 64 only on request.
+#
+# The generator is SplitMix64. Its i-th output, counted from 1, is ``mix(key + i·γ)`` modulo 2^64.
+# Each output gives two words of 32 bits, the lower one first. Element e of a row takes word e. It
+# is dropped if the word, read as a signed number, is below p·2^32 − 2^31.
+#
+# A number of 64 bits is a pair (high, low) of uint32 arrays.
+#
+# Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators" (OOPSLA).
+
+
+Wide = tuple[Array, Array]
+"""(high, low), each uint32 of one shape."""
+
+_GAMMA = 0x9E3779B97F4A7C15
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def halves(number: int) -> Wide:
+    """64 unsigned bits as (high, low), each of shape ()."""
+    return jnp.uint32(number >> 32), jnp.uint32(number & 0xFFFFFFFF)
+
+
+def mix(words: Wide) -> Wide:
+    """SplitMix64's finalizer: a bijection of 64 bits that spreads each over all.
+    ``words``: of any shape, on any device; so is the result."""
+    for shift, factor in _ROUNDS:
+        words = _times(_xor(words, _shifted(words, shift)), factor)
+    return _xor(words, _shifted(words, 31))
+
+
+def kept(keys: Wide, elements: int, p: float) -> Array:
+    """Which elements of each row are kept: each one with probability 1 − p.
+
+    Args:
+        keys: Of shape (rows,), on any device: one for each row.
+        elements: Of a row.
+        p: Of being dropped, from 0 to 1; rounded to a multiple of 2^-32.
+
+    Returns:
+        bool of shape (rows, elements), on the same device.
+    """
+    high, low = keys
+    if p == 1.0:
+        return jnp.zeros((len(low), elements), dtype=bool)
+    least = min(round(p * 2**32), 2**32 - 1) - 2**31
+    count = jnp.arange(1, (elements + 1) // 2 + 1, dtype=jnp.uint32)
+    drawn = mix(
+        _plus((high[:, None], low[:, None]), _times((jnp.zeros_like(count), count), _GAMMA))
+    )
+    words = jnp.stack([drawn[1], drawn[0]], axis=-1).reshape(len(low), -1)[:, :elements]
+    return lax.bitcast_convert_type(words, jnp.int32) >= jnp.int32(least)
+
+
+def _xor(one: Wide, other: Wide) -> Wide:
+    return one[0] ^ other[0], one[1] ^ other[1]
+
+
+def _shifted(words: Wide, shift: int) -> Wide:
+    """To the right, by less than 32."""
+    high, low = words
+    return high >> shift, (low >> shift) | (high << (32 - shift))
+
+
+def _plus(one: Wide, other: Wide) -> Wide:
+    low = one[1] + other[1]
+    return one[0] + other[0] + (low < one[1]).astype(jnp.uint32), low
+
+
+def _times(words: Wide, factor: int) -> Wide:
+    (high, low), (factor_high, factor_low) = words, halves(factor)
+    return _high_product(low, factor_low) + high * factor_low + low * factor_high, low * factor_low
+
+
+def _high_product(one: Array, other: Array) -> Array:
+    """The upper 32 bits of a product of 64, by halves of 16."""
+    a, b = one >> 16, one & 0xFFFF
+    c, d = other >> 16, other & 0xFFFF
+    middle = ((b * d) >> 16) + ((b * c) & 0xFFFF) + ((a * d) & 0xFFFF)
+    return a * c + ((b * c) >> 16) + ((a * d) >> 16) + (middle >> 16)
+
+
+def key_pair(keys: jax.Array) -> Wide:
+    """Keys as they come from the host, uint32 of shape (rows, 2), as (high, low) of (rows,)."""
+    return keys[:, 0], keys[:, 1]
 
 
 def row_keys(seed: int, step: int, stream: str, positions: Sequence[int]) -> np.ndarray:
@@ -65,9 +151,9 @@ class RowDropout(nnx.Module):
                 where=self._fqn,
                 do="Keep rows in the first dimension, so that each row has its own mask",
             )
-        high, low = counter_masks.key_pair(self._keys)
-        layer = counter_masks.halves(mask_seed("layer", self._fqn))
-        keys = counter_masks.mix((high ^ layer[0], low ^ layer[1]))
-        mask = counter_masks.kept(keys, math.prod(inputs.shape[1:]), self.rate)
+        high, low = key_pair(self._keys)
+        layer = halves(mask_seed("layer", self._fqn))
+        keys = mix((high ^ layer[0], low ^ layer[1]))
+        mask = kept(keys, math.prod(inputs.shape[1:]), self.rate)
         factor = 1.0 / (1.0 - self.rate) if self.rate < 1.0 else 0.0
         return jnp.where(mask.reshape(inputs.shape), inputs, 0) * factor

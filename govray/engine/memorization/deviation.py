@@ -38,8 +38,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from govray.engine.memorization.permutation_e_value import e_values
-from govray.engine.memorization.permutation_test import PERMUTATIONS, p_values
+from govray.engine.memorization.permutation_e_value import PERMUTATIONS, e_values, p_values
 from govray.engine.memorization.scores import RowScores
 from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Statistic

@@ -6,7 +6,7 @@ that reads the row, nor on other rows of its micro-batch, nor on other streams. 
 a change of world size need that.
 
 A row's key is SHA-256 of (seed, stream, step, position), a layer's that of its FQN. Both together
-are the key of a counter-based generator (`counter_masks.py`). Masks are computed where the inputs
+are the key of a counter-based generator (`kept`). Masks are computed where the inputs
 are, for all rows at once. They are integer arithmetic, hence equal on every device.
 
 Invariants:
@@ -39,9 +39,94 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from govray.engine.model import counter_masks
 from govray.engine.steps.keyed_seed import mask_seed
 from govray.errors import UsageError
+
+# Masks as a function of a key and an element's place: equal on every device, whatever is beside.
+#
+# The generator is SplitMix64. Its i-th output, counted from 1, is ``mix(key + i·γ)`` modulo 2^64.
+# So it needs no state, and a whole tensor is computed at once. Each output gives two words of 32
+# bits, the lower one first. Element e of a row takes word e. It is dropped if the word, read as a
+# signed number, is below p·2^32 − 2^31.
+#
+# It is integer arithmetic alone, so a CPU and a GPU give the same bits. Chunks bound the memory
+# that it needs, and change nothing.
+#
+# Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators" (OOPSLA).
+# The constants are those of Vigna's ``splitmix64.c``, which passes BigCrush.
+
+
+_WORDS_AT_ONCE = {"cpu": 1 << 16}
+"""Outputs of 64 bits in one chunk: what a CPU's cache holds."""
+
+_WORDS_ON_DEVICE = 1 << 22
+
+
+def signed(number: int) -> int:
+    """64 unsigned bits as the int64 with the same bits, which is what torch computes with."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+_GAMMA = signed(0x9E3779B97F4A7C15)
+_ROUNDS = ((30, signed(0xBF58476D1CE4E5B9)), (27, signed(0x94D049BB133111EB)))
+
+
+def mix(words: Tensor) -> Tensor:
+    """SplitMix64's finalizer, in place: a bijection of 64 bits that spreads each over all.
+    ``words``: int64 of any shape, on any device; returned."""
+    for shift, factor in _ROUNDS:
+        words ^= _shifted(words, shift)
+        words *= factor
+    words ^= _shifted(words, 31)
+    return words
+
+
+def outputs(keys: Tensor, first: int, last: int) -> Tensor:
+    """Outputs ``first`` … ``last - 1`` of each key, counted from 0.
+
+    Args:
+        keys: int64 of shape (rows,).
+
+    Returns:
+        int64 of shape (rows, last − first), on the same device.
+    """
+    steps = torch.arange(first + 1, last + 1, device=keys.device)
+    return mix(keys.unsqueeze(1) + steps * _GAMMA)
+
+
+def kept(keys: Tensor, elements: int, p: float) -> Tensor:
+    """Which elements of each row are kept: each one with probability 1 − p.
+
+    Args:
+        keys: int64 of shape (rows,), on any device: one for each row.
+        elements: Of a row.
+        p: Of being dropped, from 0 to 1; rounded to a multiple of 2^-32.
+
+    Returns:
+        bool of shape (rows, elements), on the same device.
+    """
+    if p == 1.0:
+        return torch.zeros(len(keys), elements, dtype=torch.bool, device=keys.device)
+    least = min(round(p * 2**32), 2**32 - 1) - 2**31
+    found = torch.empty(len(keys), elements, dtype=torch.bool, device=keys.device)
+    at_once = _WORDS_AT_ONCE.get(keys.device.type, _WORDS_ON_DEVICE)
+    words = (elements + 1) // 2
+    rows = max(1, at_once // max(1, words))
+    for row in range(0, len(keys), rows):
+        for first in range(0, words, at_once):
+            last = min(first + at_once, words)
+            drawn = outputs(keys[row : row + rows], first, last).view(torch.int32)
+            end = min(2 * last, elements)
+            found[row : row + rows, 2 * first : end] = drawn[:, : end - 2 * first] >= least
+    return found
+
+
+def _shifted(words: Tensor, shift: int) -> Tensor:
+    """Shift right, filling with zeros: torch's own shift of int64 fills with the sign."""
+    moved = words >> shift
+    moved &= (1 << (64 - shift)) - 1
+    return moved
+
 
 Rows = Sequence[tuple[str, int]]
 """Of each row of a pass: its stream, and its position in the stream's quota of the step."""
@@ -124,10 +209,7 @@ class Keyed:
 
     def row_keys(self, step: int, rows: Rows) -> Tensor:
         """What the masks of these rows are drawn from: int64 of shape (rows,), on the CPU."""
-        keys = [
-            counter_masks.signed(mask_seed(self._seed, stream, step, position))
-            for stream, position in rows
-        ]
+        keys = [signed(mask_seed(self._seed, stream, step, position)) for stream, position in rows]
         return torch.tensor(keys, device="cpu")
 
     def kept(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
@@ -146,10 +228,10 @@ class Keyed:
                 where=fqn,
                 do="Keep rows in the first dimension, so that each row has its own mask",
             )
-        layer = counter_masks.signed(mask_seed("layer", fqn))
-        keys = counter_masks.mix(self._row_keys(inputs.device) ^ layer)
+        layer = signed(mask_seed("layer", fqn))
+        keys = mix(self._row_keys(inputs.device) ^ layer)
         elements = math.prod(inputs.shape[1:])
-        return counter_masks.kept(keys, elements, p).view(inputs.shape)
+        return kept(keys, elements, p).view(inputs.shape)
 
     def _row_keys(self, device: torch.device) -> Tensor:
         """Copied to a device once in a pass, not for each layer."""

@@ -51,8 +51,7 @@ from govray.engine.model.rng_state import generators
 from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
 from govray.engine.startup.module_trace import first_difference
 from govray.engine.steps.routed import Routed
-from govray.engine.steps.row_difference import REPEATED, apart, mixed_rows
-from govray.engine.steps.trial_times import due_again
+from govray.engine.steps.row_difference import REPEATED, apart, due_again, mixed_rows
 from govray.errors import GovrayError, Refused
 
 ROWS = 3

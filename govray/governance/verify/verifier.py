@@ -64,12 +64,15 @@ from govray.governance.trust.anchor import TrustAnchor, read_file, read_lists
 from govray.governance.trust.revocation_list import Revocations, Revoked
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.verify import steps
-from govray.governance.verify.coverage_step import check_coverage
 from govray.governance.verify.document_steps import (
+    CheckedRecords,
+    Depth,
     attested_gates,
     check_credentials,
+    check_files,
     check_manifest,
     check_policy,
+    check_prepared,
 )
 from govray.governance.verify.envelope_steps import (
     check_assurance,
@@ -77,10 +80,8 @@ from govray.governance.verify.envelope_steps import (
     check_statement,
 )
 from govray.governance.verify.execution_step import check_execution
-from govray.governance.verify.files_step import check_files
 from govray.governance.verify.ledger_step import MAX_ROWS, check_ledger
-from govray.governance.verify.plan_steps import check_plan, check_routes
-from govray.governance.verify.records_step import CheckedRecords, Depth, check_prepared
+from govray.governance.verify.plan_steps import check_coverage, check_plan, check_routes
 from govray.governance.verify.replay_step import Replayer, check_replays
 from govray.governance.verify.revocation_step import check_revocations
 from govray.governance.verify.steps import Step

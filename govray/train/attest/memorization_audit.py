@@ -30,9 +30,7 @@ from govray.data.probe_rows import designated
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.engine.batch import IGNORED
-from govray.engine.memorization.counterfactual import gap
 from govray.engine.memorization.deviation import measures
-from govray.engine.memorization.discoverable import least_samples
 from govray.engine.memorization.exposure import Exposure
 from govray.engine.memorization.exposure import measure as measure_exposure
 from govray.engine.memorization.logit_lens import Lens, find_lens
@@ -42,6 +40,8 @@ from govray.engine.memorization.scores import score_rows, untouched
 from govray.engine.memorization.sequence_loss import (
     Continuation,
     continuations,
+    gap,
+    least_samples,
     target_losses,
 )
 from govray.errors import CouldNotCheck, Refused, UsageError

@@ -44,7 +44,7 @@ from govray.data.prepared.ray_failures import cause
 from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.storage.place import Place, place
-from govray.train.driver import failures, kept_output
+from govray.train.driver import failures, progress
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import policy_of
@@ -100,7 +100,7 @@ def fit(
     journal = _Journal(folder, on_step)
     with (
         stop_request.signals() as received,
-        kept_output.of_driver(order),
+        progress.of_driver(order),
         closing(journal),
         ProgressWatch(journal, on_report) as watch,
     ):
@@ -322,7 +322,7 @@ class GovernedLoop:
         )
         rank = ray.train.get_context().get_world_rank()
         try:
-            with kept_output.of_worker(self.order, rank, shard.attempt):
+            with progress.of_worker(self.order, rank, shard.attempt):
                 return self._run(config)
         finally:
             current.reset(token)

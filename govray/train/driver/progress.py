@@ -1,4 +1,4 @@
-"""A run's progress, reported to the driver.
+"""A run's progress, reported to the driver; its output, kept in the run's folder.
 
 Rank 0 sends each step's metrics to a small actor without waiting, and the driver polls it. A lost
 message only skips a display update: the ledger has what a run did.
@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ray
+
+from govray.storage.place import Place, place
+from govray.train.experiment.sections import LogPolicy
+from govray.train.inputs.order import Order
+from govray.train.run_folder import events, stop_request
+from govray.train.run_folder.clock import now
+from govray.train.run_folder.shipped_log import ShippedLog, driver_log, outputs, worker_log
 
 POLL_S = 0.2
 REPORTS = 10_000
@@ -103,3 +113,86 @@ class ProgressWatch:
                 "a callback failed at step %d; later failures are not logged", step, exc_info=True,
             )  # fmt: skip
             self._failed = True
+
+
+LEAST_S = 5.0
+"""Seconds of steps that an estimate rests on, at least."""
+
+
+class TimeLeft:
+    """The seconds to a run's last step, at the speed so far.
+
+    The first step that is seen only starts the clock: starting workers and first passes say nothing
+    about the rest.
+
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[int, float] | None = None
+
+    def after(self, done: int, total: int) -> float | None:
+        """Seconds that the steps from ``done`` to ``total`` take; None while nobody can say."""
+        at = self._clock()
+        if self._first is None or done < self._first[0]:  # it was rolled back
+            self._first = done, at
+            return None
+        begun, since = self._first
+        if done == begun or at - since < LEAST_S:
+            return None
+        return (total - done) * (at - since) / (done - begun)
+
+
+def hours(seconds: float) -> str:
+    """For people: ``50 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def of_worker(order: Order, rank: int, attempt: int) -> Iterator[None]:
+    """Ship what this worker prints, and the error that ends it."""
+    folder, name = place(order.folder), worker_log(rank, attempt)
+    with ShippedLog(folder, name, outputs(), on_line=watch(folder, name, order)) as log:
+        try:
+            yield
+        except Exception:
+            log.write(traceback.format_exc())
+            raise
+
+
+@contextmanager
+def of_driver(order: Order) -> Iterator[None]:
+    """Ship what this driver prints from now on, if that goes to a file."""
+    name = driver_log(order.driver)
+    with ShippedLog(place(order.folder), name, outputs(from_now=True)):
+        yield
+
+
+def watch(folder: Place, name: str, order: Order) -> Callable[[str], None] | None:
+    """What looks at the lines of a log: each policy follows once from one log."""
+    left = list(order.log_policies)
+    if not left:
+        return None
+
+    def look(line: str) -> None:
+        for each in [policy for policy in left if policy.fits(line)]:
+            left.remove(each)
+            _follow(folder, name, each, line)
+
+    return look
+
+
+def _follow(folder: Place, name: str, policy: LogPolicy, line: str) -> None:
+    event = events.LogMatched(
+        at=now(), log=name, pattern=policy.pattern, action=policy.action, line=line[:500]
+    )
+    if policy.action == "stop":
+        # First: should the event not be written, the run stops all the same.
+        stop_request.request(folder, f"log policy {policy.pattern!r}")
+    events.append(folder, event)

@@ -67,8 +67,7 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared, ValidationData
 from govray.train.inputs.verified_inputs import Inputs
-from govray.train.jax.cpu_platform import cpu_platform
-from govray.train.jax.unbuilt import refuse_unbuilt
+from govray.train.jax.joined_processes import cpu_platform, refuse_unbuilt
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start, own_loop

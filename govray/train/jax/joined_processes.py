@@ -1,4 +1,4 @@
-"""Workers that are one group for torch and one for JAX.
+"""Workers that are one group for torch and one for JAX; and what the driver does over JAX.
 
 A run's commits and agreements travel over torch's process group, gradients over JAX's. Ray has a
 backend for each, and a worker group takes one: this one starts both. JAX wants to be joined before
@@ -13,12 +13,17 @@ Source: Ray 2.60, `ray.train.v2.jax.config` (what `JaxTrainer` starts) and `ray.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 from ray.train.v2.jax.config import JaxConfig, _JaxBackend
+
+from govray.errors import UsageError
 
 PLATFORMS = "JAX_PLATFORMS"
 
@@ -51,3 +56,35 @@ class _JoinedBackend(_TorchBackend):
 
 def _compute_on_cpus() -> None:
     os.environ[PLATFORMS] = "cpu"
+
+
+def refuse_unbuilt(given: Mapping[str, Any]) -> None:
+    """Refuse what is built over torch alone.
+    ``given``: what is asked for, by the name that people know; None or false where it is not."""
+    for name, asked in given.items():
+        if asked:
+            raise UsageError(
+                f"{name} is built over torch alone",
+                where="framework: jax",
+                do=f"Leave {name} out, or train with torch",
+            )
+
+
+@contextmanager
+def cpu_platform() -> Iterator[None]:
+    """Let JAX compute on the CPU, if it has not begun elsewhere; workers inherit nothing of it."""
+    if "jax" in sys.modules:
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+        yield
+        return
+    before = os.environ.get(PLATFORMS)
+    os.environ[PLATFORMS] = "cpu"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PLATFORMS]
+        else:
+            os.environ[PLATFORMS] = before

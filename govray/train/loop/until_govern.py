@@ -1,4 +1,4 @@
-"""Call a training loop up to `govern`, for the model that it builds.
+"""Call a training loop up to `govern`, for the model that it builds, on one device.
 
 `govern` ends that call. What stands before it in a loop should therefore build the model and
 nothing else.
@@ -10,15 +10,21 @@ the loop puts the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from ray.train.v2._internal.execution import train_fn_utils
+from ray.train.v2.torch import train_loop_utils
+from torch import Tensor
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from govray.engine.startup.without_compiler import without_compiler
 from govray.errors import GovrayError, UsageError
 from govray.train.inputs.order import Discovery, current
-from govray.train.loop.one_device import only_on
 from govray.train.worker.run_start import Discovered
 
 Loop = Callable[[dict[str, Any]], Any]
@@ -80,3 +86,108 @@ def discover(
     """
     called = where or str(getattr(loop, "__qualname__", type(loop).__name__))
     return until_govern(loop, config, policy_groups, torch.device("meta"), where=called)
+
+
+# Keep what a training loop builds on one device, wherever the loop asks for it.
+#
+# A loop is written for its worker: it moves the model with ``.to("cuda")``, or gives ``device=``
+# to factories and modules. During discovery it runs on the driver, which may have no GPU and has
+# no memory to spare: there it gets the meta device. An audit has it build the model on the CPU.
+# Here every device that the loop names means that one; a change of dtype still applies.
+#
+# Ray answers as it would a worker, the only one, whose device is that one.
+# ``torch.cuda.is_available()`` stays the driver's own, for either answer leads here. An explicit
+# ``device="cpu"`` in a factory holds, as under ``torch.device("meta")``: models compute small
+# tables of Python numbers so.
+#
+# Not covered: streams, events and memory figures of ``torch.cuda``, and reading a value of a
+# tensor.
+#
+# Source: Ray 2.60, whose private names are used here; a test would notice if they went.
+
+
+_STAYS: frozenset[Callable[..., Any]] = frozenset({Tensor.cpu, Tensor.pin_memory})
+"""Methods that give a tensor of the meta device back as it is."""
+
+_DRAWS: frozenset[Callable[..., Any]] = frozenset(
+    {init.normal_, init.uniform_, init.kaiming_uniform_}
+)
+"""What fills a tensor. One of the meta device has no numbers, and torch's compiler is imported to
+draw none of them (`govray.engine.startup.without_compiler`)."""
+
+
+@contextmanager
+def only_on(device: torch.device) -> Iterator[None]:
+    """Inside, tensors are made on a device and stay there.
+    ``device``: the meta device or the CPU."""
+    with ExitStack() as stack:
+        for patched in _answers(device):
+            stack.enter_context(patched)
+        stack.enter_context(device)
+        stack.enter_context(_Stay(device))
+        yield
+
+
+class _Stay(TorchFunctionMode):
+    """Reads every device that a function is given as one."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is Tensor.to:
+            return self._moved(*args, **kwargs)
+        if func is Tensor.cuda:
+            return args[0].to(self._device)
+        if func in _DRAWS and isinstance(filled := kwargs.get("tensor"), Tensor) and filled.is_meta:
+            return filled
+        if func in _STAYS and args[0].is_meta:
+            return args[0]
+        given = kwargs.get("device")
+        if given is not None and torch.device(given).type not in ("cpu", "meta"):
+            kwargs["device"] = self._device
+        return func(*args, **kwargs)
+
+    def _moved(self, tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
+        """``tensor.to(…)``, but to the one device, or to no other device at all."""
+        device, dtype, _, memory_format = _parsed(*args, **kwargs)
+        here = tensor.device
+        if device is not None and not tensor.is_meta and device.type != "cpu":
+            here = device if device.type == "meta" else self._device
+        more = {} if memory_format is None else {"memory_format": memory_format}
+        return tensor.to(device=here, dtype=dtype or tensor.dtype, copy=copy, **more)
+
+
+def _answers(device: torch.device) -> Iterator[Any]:
+    """Patches of what a loop asks and tells the runtime about its device.
+    Loops may have imported Ray's functions before, so what those look up is patched, not they."""
+    yield patch.object(torch.cuda, "set_device", lambda device: None)
+    yield patch.object(torch.cuda, "current_device", lambda: 0)
+    yield patch.object(torch, "set_default_device", lambda device: None)
+    yield patch.object(torch._C._nn, "_parse_to", _parsed)
+    yield patch.object(train_fn_utils, "_train_fn_utils", _Alone("discovery"))
+    yield patch.object(train_loop_utils, "get_devices_distributed", lambda: [device])
+
+
+_parse_to: Callable[..., Any] = torch._C._nn._parse_to
+
+
+def _parsed(*args: Any, **kwargs: Any) -> Any:
+    """The arguments of ``to``, where a number is a GPU also on a machine without any."""
+    first, *rest = args or (kwargs.pop("device", None),)
+    return _parse_to(f"cuda:{first}" if type(first) is int else first, *rest, **kwargs)
+
+
+class _Alone(train_fn_utils.LocalTrainFnUtils):
+    """Ray's context of a worker: the only one, of rank 0."""
+
+    def is_distributed(self) -> bool:
+        return True  # so that Ray asks for the devices above

@@ -1,17 +1,131 @@
-"""The callbacks that an experiment file asks for."""
+"""The callbacks that an experiment file asks for; those of TensorBoard and of Weights & Biases."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from tensorboardX import SummaryWriter
 
 from govray import traces
+from govray.errors import UsageError
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.place import Place
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted
-from govray.train.watching.wandb_callback import WandbCallback
+
+
+class WandbCallback(RunCallback):
+    """Logs to Weights & Biases; ``pip install 'govray[wandb]'``.
+
+    The key comes from ``WANDB_API_KEY`` or W&B's own login. Its files lie in ``<run>/wandb``, or in
+    the working directory if the run is on an object store.
+
+    Args:
+        project: Where the run is shown.
+        entity: A user or team; the key's own by default.
+        mode: ``offline`` only writes files, which ``wandb sync`` sends.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        entity: str | None = None,
+        mode: Literal["online", "offline"] = "online",
+    ) -> None:
+        if find_spec("wandb") is None:
+            raise UsageError(
+                "Weights & Biases is not installed",
+                do="pip install 'govray[wandb]', or leave it out",
+            )
+        self._project = project
+        self._entity = entity
+        self._mode = mode
+
+    def start(self, run: RunStarted) -> int | None:
+        """Make the run, or go on with it."""
+        import wandb
+
+        self._name = run.run_id
+        self._run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            mode=self._mode,
+            id=run.run_id,
+            name=run.run_id,
+            group=run.experiment,
+            resume="allow",
+            dir=str(run.folder) if isinstance(run.folder, Path) else None,
+            config={**run.settings, "policyDigest": run.policy},
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+        return int(self._run.step) - 1 if self._run.resumed else None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
+        self._run.log(dict(metrics), step=step)
+
+    def attested(self, files: Mapping[str, bytes]) -> None:
+        """Keep what was signed as an artifact."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{self._name}-governance", type="attestation")
+        with TemporaryDirectory() as scratch:
+            for name, data in files.items():
+                file = Path(scratch) / name
+                file.write_bytes(data)
+                artifact.add_file(str(file))
+            self._run.log_artifact(artifact)
+
+    def end(self, outcome: str) -> None:
+        """End the run; it counts as failed unless it finished or was stopped."""
+        self._run.finish(exit_code=1 if outcome == "failed" else 0)
+
+
+FOLDER = "tensorboard"
+FLUSH_S = 10
+
+
+class TensorBoardCallback(RunCallback):
+    """Writes a run's metrics as scalars to ``<run>/tensorboard``.
+
+    A run on an object store has its files there when its driver ends. Where a run resumes, the
+    steps that run again replace those written before.
+    """
+
+    def start(self, run: RunStarted) -> int | None:
+        """Begin a file."""
+        self._folder: Place = run.folder / FOLDER
+        self._scratch = None if isinstance(self._folder, Path) else TemporaryDirectory()
+        self._writer = SummaryWriter(
+            logdir=self._scratch.name if self._scratch else str(self._folder),
+            purge_step=run.step or None,
+            flush_secs=FLUSH_S,
+            # tensorboardX names a file by its second: a resume within it would overwrite the first.
+            filename_suffix=f".{time.time_ns()}",
+        )
+        return None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the scalars of a step."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def end(self, outcome: str) -> None:
+        """Close the file, and upload it if the run is on an object store."""
+        self._writer.close()
+        if self._scratch:
+            make_folder(self._folder)
+            for file in Path(self._scratch.name).iterdir():
+                write_whole(self._folder / file.name, file.read_bytes())
+            self._scratch.cleanup()
+
 
 _NO_SETTINGS = frozenset({"attestation_key", "attestation_key_password_file"})
 
@@ -23,8 +137,6 @@ def chosen_callbacks(experiment: Experiment) -> tuple[RunCallback, ...]:
 
 def _chosen(experiment: Experiment) -> Iterator[RunCallback]:
     if experiment.tensorboard:
-        from govray.train.watching.tensorboard_callback import TensorBoardCallback
-
         yield TensorBoardCallback()
     if traces.wanted():
         yield TraceCallback()

@@ -1,4 +1,4 @@
-"""What a run tells Ray's metrics agents, and so Prometheus: `ray.util.metrics`, set by rank 0.
+"""What a run tells Ray's metrics agents, and so Prometheus, and what trackers are told of a step.
 
 `DECLARED` is the one list of what there is; Ray puts ``ray_`` before each name. Every series has
 the tags ``run`` and ``experiment``.
@@ -14,9 +14,10 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from torch import nn
 
 from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import ADAPTER
+from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.train.inputs.order import Order
 
@@ -236,3 +238,43 @@ def _make(declared: Declared, order: Order) -> Any:
     made = kind(declared.name, description=declared.what, tag_keys=tags)
     made.set_default_tags({"run": order.run_id, "experiment": order.experiment or order.run_id})
     return made
+
+
+MOST_STREAMS = 64
+"""Streams whose losses are told; the first by label."""
+
+
+def stream_labels(plan: BatchPlan) -> dict[str, str]:
+    """Stream id → its profile, and its first corpus where several streams have that profile."""
+    profiles = [stream.profile for stream in plan.streams]
+    labels = {
+        stream.id: stream.profile
+        if profiles.count(stream.profile) == 1
+        else f"{stream.profile}.{stream.corpora[0].corpus}"
+        for stream in plan.streams
+    }
+    kept = sorted(labels, key=labels.__getitem__)[:MOST_STREAMS]
+    return {stream: labels[stream] for stream in kept}
+
+
+def scalars(
+    result: StepResult,
+    own: Mapping[str, float],
+    reported: Mapping[str, object],
+    labels: Mapping[str, str],
+) -> tuple[int, dict[str, float]]:
+    """The step, and name → value of every finite number that is known of it.
+    ``labels``: of the streams whose losses are told."""
+    found: dict[str, object] = dict(own)
+    if own.get("seconds"):
+        found["tokens_per_second"] = own["targets"] / own["seconds"]
+    for stream, loss in result.stream_losses.items():
+        if stream in labels:
+            found[f"stream_loss/{labels[stream]}"] = loss
+    found |= reported
+    del found["step"]
+    return result.step, {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

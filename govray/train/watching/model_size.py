@@ -9,7 +9,7 @@ allocated and no data is read.
   are whole on each.
 * **Tokens** are the rows of the plan times their loss targets, so at most.
 * **FLOPs** are those of `govray.train.watching.flops`, with each weight matrix as one product, and
-  attention's two products a block (`attention_products.py`). Rows of images have none, for how
+  attention's two products a block (`flops.py`). Rows of images have none, for how
   often their weights are used does not show in the parameters.
 """
 
@@ -27,8 +27,7 @@ from govray.engine.model.adapters import adapted_layers, is_conv1d
 from govray.engine.startup.without_compiler import without_compiler
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
-from govray.train.watching.attention_products import attention_products
-from govray.train.watching.flops import Operation, row_flops
+from govray.train.watching.flops import Operation, attention_products, row_flops
 
 AVERAGE_BYTES = 4
 """Of an averaged weight: float32 whatever the precision (`govray.train.state.weight_average`)."""

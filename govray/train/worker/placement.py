@@ -1,4 +1,4 @@
-"""Where a worker computes: the device that Ray gave it, and the model and optimizer on it.
+"""Where a worker computes: the device that Ray gave it, the model and optimizer on it, and the weights it begins with.
 
 A model that is wholly on the CPU is moved. One that its loop put elsewhere was put there for a
 reason, which nobody here can know. So it is refused unless it is on the worker's device.
@@ -9,13 +9,18 @@ still. What the optimizer keeps of it goes along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from govray.errors import Refused
+from govray.engine.gradients.precision import cast_parameters
+from govray.errors import Refused, UsageError
+from govray.train.checkpoint.tensor_shards import is_sharded
+from govray.train.inputs.order import Assignment
+from govray.train.state.pretrained import load_start
 
 _CPU = torch.device("cpu")
 
@@ -94,3 +99,28 @@ def _move_state(optimizer: torch.optim.Optimizer) -> None:
             for key, value in state.items():
                 if isinstance(value, Tensor) and not (key == "step" and steps_stay):
                     state[key] = value.to(parameter.device)
+
+
+def begin_with(model: nn.Module, assignment: Assignment) -> None:
+    """Put the weights that the run begins with into a model, on every rank. Collective.
+    Raises ``UsageError``: the model is sharded, and may begin elsewhere than the run says."""
+    if is_sharded(model):
+        raise UsageError(
+            "the model was sharded before it had the weights that the run begins with",
+            where=type(model).__name__,
+            do="Call govray.train.shard(model) instead of fully_shard",
+        )
+    if assignment.order.start and not assignment.shard.checkpoint:
+        load_start(model, assignment.order.start)
+    broadcast([*model.parameters(), *model.buffers()])
+    if assignment.order.settings.precision == "bf16":
+        cast_parameters(model)
+
+
+@torch.no_grad()
+def broadcast(tensors: Iterable[Tensor]) -> None:
+    """Give every rank rank 0's content, as DDP does when it wraps a model. Collective.
+    ``tensors``: of equal shapes, dtypes and devices on all ranks."""
+    if dist.is_initialized():
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)

@@ -24,7 +24,6 @@ from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn
 from govray.engine.steps.expiry import NoLongerValid
-from govray.engine.steps.step_leaf import step_leaf
 from govray.engine.steps.step_result import StepResult
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.governance.record.ledger import GradientNorms, Leaf
@@ -46,16 +45,13 @@ from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
 from govray.train.state.weight_average import WeightAverage
 from govray.train.validation.best_so_far import BestSoFar
-from govray.train.validation.evaluation import Evaluation
-from govray.train.validation.reductions import Reduction, reduced
-from govray.train.watching.metrics import RunMetrics
+from govray.train.validation.evaluation import Evaluation, Reduction, reduced
+from govray.train.watching.metrics import RunMetrics, scalars, stream_labels
 from govray.train.watching.profiler import StepProfiler
-from govray.train.watching.step_scalars import scalars, stream_labels
-from govray.train.worker.copy_stream import batches_on
-from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
+from govray.train.worker.planned_batch import batches_on
 from govray.train.worker.planned_shard import PlannedRows
-from govray.train.worker.recorder import Recorder
+from govray.train.worker.recorder import Recorder, gradient_norms, step_leaf
 from govray.train.worker.run_terms import NOTHING_YET
 
 REPORT_EVERY = 25

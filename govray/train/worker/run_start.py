@@ -32,7 +32,6 @@ from govray.train.state.weight_average import WeightAverage
 from govray.train.validation.evaluation import Evaluation
 from govray.train.watching.metrics import RunMetrics
 from govray.train.watching.profiler import StepProfiler
-from govray.train.worker.initial_weights import begin_with
 from govray.train.worker.lr_schedule import (
     MakeScheduler,
     learning_rates,
@@ -40,7 +39,7 @@ from govray.train.worker.lr_schedule import (
     require_rates,
 )
 from govray.train.worker.memorization_watch import MemorizationWatch
-from govray.train.worker.placement import place_on
+from govray.train.worker.placement import begin_with, place_on
 from govray.train.worker.planned_batch import row_tensors
 from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run

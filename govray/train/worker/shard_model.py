@@ -24,8 +24,7 @@ from govray.train.checkpoint import sharded_init, tensor_shards
 from govray.train.checkpoint.tensor_shards import is_sharded, part_of
 from govray.train.inputs.order import Assignment, Discovery, current
 from govray.train.state.pretrained import load_rows
-from govray.train.worker.initial_weights import begin_with, broadcast
-from govray.train.worker.placement import place_on
+from govray.train.worker.placement import begin_with, broadcast, place_on
 from govray.train.worker.run_start import assignment_for
 
 

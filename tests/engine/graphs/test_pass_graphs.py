@@ -20,7 +20,7 @@ from govray.engine.graphs import pass_graphs
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
-from govray.engine.steps import trial_times
+from govray.engine.steps import row_difference
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
@@ -267,7 +267,7 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
         return loss(model, rows) * held.factor
 
     monkeypatch.setattr(RerunCapture, "__call__", frozen)
-    monkeypatch.setattr(trial_times, "_FIRST_AGAIN", 4)
+    monkeypatch.setattr(row_difference, "_FIRST_AGAIN", 4)
     training = Training(cuda_graphs=True)
     for step in range(8):
         training.step(step, choosing)

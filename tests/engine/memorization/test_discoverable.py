@@ -9,8 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine.memorization.discoverable import chance, least_samples
-from govray.engine.memorization.sequence_loss import continuations, target_losses
+from govray.engine.memorization.sequence_loss import (
+    chance,
+    continuations,
+    least_samples,
+    target_losses,
+)
 from govray.engine.model.gpt import GPT
 
 TEXT = list(b"to be")

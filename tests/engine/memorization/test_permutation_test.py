@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from govray.engine.memorization.permutation_test import PERMUTATIONS
-from govray.engine.memorization.permutation_test import p_values as p_values_by_record
+from govray.engine.memorization.permutation_e_value import PERMUTATIONS
+from govray.engine.memorization.permutation_e_value import p_values as p_values_by_record
 
 
 def p_values(

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.engine.model import counter_masks
-from govray.engine.model.counter_masks import kept, outputs, signed
+from govray.engine.model import keyed_dropout
+from govray.engine.model.keyed_dropout import kept, outputs, signed
 from govray.engine.steps.keyed_seed import mask_seed
 
 LANE = (1 << 64) - 1
@@ -59,5 +59,5 @@ def test_an_element_is_dropped_by_its_word_alone():
 @pytest.mark.parametrize("at_once", [1, 7, 64, 1 << 20])
 def test_chunks_change_nothing(monkeypatch, at_once):
     whole = kept(keys(5), 333, 0.5)
-    monkeypatch.setitem(counter_masks._WORDS_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(keyed_dropout._WORDS_AT_ONCE, "cpu", at_once)
     assert torch.equal(kept(keys(5), 333, 0.5), whole)

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from govray.errors import Malformed
 from govray.governance.formats.tensor_header import Described
-from govray.train.checkpoint.row_reader import read_rows
+from govray.train.checkpoint.safetensors_stream import read_rows
 from govray.train.checkpoint.sharded_file import cut
 
 TENSORS = {

@@ -13,7 +13,7 @@ import pytest
 from govray import cli
 from govray.errors import Stopped
 from govray.platform.store import run_logs
-from govray.train.driver import kept_output
+from govray.train.driver import progress
 from govray.train.driver.trainer import from_experiment
 from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs import run_listing
@@ -35,7 +35,7 @@ class Ordered:
 
 def test_each_policy_follows_once_from_a_log(tmp_path: Path) -> None:
     order: Any = Ordered((policy("NaN"), policy("memory", "stop"), policy("never")))
-    look = kept_output.watch(tmp_path, "rank-0-1.log", order)
+    look = progress.watch(tmp_path, "rank-0-1.log", order)
     assert look is not None
     for line in ("fine", "loss NaN", "loss NaN"):
         look(line)
@@ -48,18 +48,18 @@ def test_each_policy_follows_once_from_a_log(tmp_path: Path) -> None:
     decided = event_rows.decisions(events.read(tmp_path))
     assert [each.kind for each in decided] == ["log", "stop", "log"]
     nothing: Any = Ordered(())
-    assert kept_output.watch(tmp_path, "rank-0-1.log", nothing) is None
+    assert progress.watch(tmp_path, "rank-0-1.log", nothing) is None
 
 
 def test_the_error_that_ends_a_worker_is_in_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").write_text("a line\n")
-    monkeypatch.setattr(kept_output, "outputs", lambda **_: [(str(tmp_path / "out"), 0)])
+    monkeypatch.setattr(progress, "outputs", lambda **_: [(str(tmp_path / "out"), 0)])
     order: Any = SimpleNamespace(folder=str(tmp_path), log_policies=(), driver=3)
-    with pytest.raises(ZeroDivisionError), kept_output.of_worker(order, 1, 2):
+    with pytest.raises(ZeroDivisionError), progress.of_worker(order, 1, 2):
         print(1 / 0)
-    with kept_output.of_driver(order):
+    with progress.of_driver(order):
         pass
     part = run_logs.read(str(tmp_path), "rank-1-2.log", start=0, most=100)
     assert part is not None

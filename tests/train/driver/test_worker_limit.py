@@ -23,8 +23,7 @@ from govray.governance.submission.worker_cap import (
     write_cap,
 )
 from govray.train.driver import scaling_policy
-from govray.train.driver.scaling_policy import Elastic
-from govray.train.driver.worker_limit import WorkerLimit
+from govray.train.driver.scaling_policy import Elastic, WorkerLimit
 from govray.train.run_folder import events, resize_request
 
 

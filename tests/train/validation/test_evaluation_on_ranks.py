@@ -15,8 +15,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import RankFailed, Refused
 from govray.train.inputs.order import ValidationTask
-from govray.train.validation.evaluation import Evaluation
-from govray.train.validation.reductions import reduced
+from govray.train.validation.evaluation import Evaluation, reduced
 from govray.train.worker.planned_batch import row_tensors
 from tests.support.cases import PLAN, POLICY
 from tests.support.deployment import Deployment

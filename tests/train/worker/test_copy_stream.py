@@ -12,8 +12,8 @@ import torch
 
 from govray.data.step_reader import StepRows
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.train.worker import copy_stream
-from govray.train.worker.copy_stream import AHEAD, batches_on
+from govray.train.worker import planned_batch
+from govray.train.worker.planned_batch import AHEAD, batches_on
 from tests.support import fake_device
 from tests.support.ranks import RankPool
 
@@ -137,13 +137,13 @@ def test_what_goes_wrong_ahead_is_raised_in_its_place(process: RankPool) -> None
 
 def test_on_the_cpu_a_batch_is_built_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[int] = []
-    step_batch = copy_stream.step_batch
+    step_batch = planned_batch.step_batch
 
     def noted(each: StepRows, *given: Any) -> StepBatch:
         built.append(each.step)
         return step_batch(each, *given)
 
-    monkeypatch.setattr(copy_stream, "step_batch", noted)
+    monkeypatch.setattr(planned_batch, "step_batch", noted)
     batches = batches_on(CPU, rows(), None)
     assert built == []
     assert next(batches).step == 0

@@ -27,8 +27,8 @@ from govray.train.loop import experiment_loop
 from govray.train.state import snapshot, trained_model
 from govray.train.worker import run as run_module
 from govray.train.worker import run_start, shard_model
-from govray.train.worker.copy_stream import batches_on
 from govray.train.worker.placement import place_on
+from govray.train.worker.planned_batch import batches_on
 from govray.train.worker.run import Run
 from tests.support import fake_device
 from tests.support.cases import allow_all, batch_on, governed, micro_batch, step_batch, token_rows

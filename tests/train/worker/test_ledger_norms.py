@@ -19,7 +19,7 @@ from govray.governance.record.ledger import (
     Ledger,
     read_leaves,
 )
-from govray.train.worker.ledger_norms import gradient_norms
+from govray.train.worker.recorder import gradient_norms
 
 GROUPS = ("embedding", "block.0", "head")
 TRUNK = Route(dict.fromkeys(GROUPS, 1.0))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from govray.engine.model.counter_masks import outputs
 from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.keyed_dropout import outputs
 from govray.train.checkpoint.tensor_shards import held_here
 from govray.train.worker.placement import place_on
 from tests.support.cases import (

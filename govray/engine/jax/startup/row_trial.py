@@ -28,8 +28,13 @@ from jax import Array
 
 from govray.engine.jax.routed_pass import LossFn, ModelShape, Parameters, prepare
 from govray.engine.steps.batch import IGNORED, MicroBatch
-from govray.engine.steps.row_difference import REPEATED, apart, gradient_bound, mixed_rows
-from govray.engine.steps.trial_times import due_again
+from govray.engine.steps.row_difference import (
+    REPEATED,
+    apart,
+    due_again,
+    gradient_bound,
+    mixed_rows,
+)
 
 _ROWS = 3
 
