@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.command import positive, run
-from govray.cli.demo import parts_list
 from govray.cli.demo.deployment import deploy, own_policy
 from govray.cli.demo.run import WORKERS, experiment_of
 from govray.errors import UsageError
@@ -84,14 +83,16 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"{len(found[-1].measurable)} measurable",
                 flush=True,
             )
-    steps = [each.alone.get(parts_list.CORPUS) for each in found]
+    steps = [each.alone.get(deployment.PARTS_LIST) for each in found]
     told = {
         "runs": len(found),
         "caught": sum(step is not None for step in steps),
         "steps": steps,
-        "flagged_alone": [sorted(each.alone.keys() - {parts_list.CORPUS}) for each in found],
-        "steps_together": [each.together.get(parts_list.CORPUS) for each in found],
-        "flagged_together": [sorted(each.together.keys() - {parts_list.CORPUS}) for each in found],
+        "flagged_alone": [sorted(each.alone.keys() - {deployment.PARTS_LIST}) for each in found],
+        "steps_together": [each.together.get(deployment.PARTS_LIST) for each in found],
+        "flagged_together": [
+            sorted(each.together.keys() - {deployment.PARTS_LIST}) for each in found
+        ],
         "measurable": [len(each.measurable) for each in found],
     }
     print(json.dumps(told))

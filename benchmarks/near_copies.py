@@ -40,10 +40,9 @@ from benchmarks.process_tree import cpu_seconds, peaks
 from govray.data.corpus import build, part_files, read_part, record_hashes
 from govray.data.similarity.index_build import BuildParts, build_index, in_turn
 from govray.data.similarity.kept_index import kept_folder
-from govray.data.similarity.minhash import BANDS, passage_signatures
+from govray.data.similarity.minhash import BANDS, LEAST, passage_signatures, shingles, words
 from govray.data.similarity.near_copies import STRIDE, near
 from govray.data.similarity.passage_index import open_index
-from govray.data.similarity.shingles import LEAST, shingles, words
 from govray.governance.policy.record_commitment import SECRET_FILE, entry
 
 CORPUS = "copied"

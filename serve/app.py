@@ -18,8 +18,8 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
-from govray.platform.service.acting.case_file import read_cases
-from govray.platform.service.identity.provider_file import read_provider
+from govray.platform.service.acting.case_desk import read_cases
+from govray.platform.service.identity.code_flow import read_provider
 from govray.platform.store.database import open_store
 from govray.storage.storage_url import check_path
 
@@ -88,7 +88,7 @@ def app(arguments: Arguments) -> Application:
         )
         near = None
         if cases is not None:
-            from govray.data.similarity.near_records import near_records as near
+            from govray.data.similarity.near_copies import near_records as near
         service = create_app(
             settings, measures=Forwarded(metrics), check=experiment_cost, near=near
         )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import trust
+from govray.cli.option_group import given_place
 from govray.cli.output import RevocationLists, TrustRoot, line, report
-from govray.cli.place_argument import given_place
 from govray.cli.run_records import run_records
 from govray.cli.store import DEFAULT_STORE, Store, opened, opened_session
 from govray.errors import UsageError
@@ -17,7 +17,7 @@ from govray.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from govray.platform.alerts.reverification import Verify
+    from govray.platform.alerts.rounds import Verify
 
 app = typer.Typer(help="Tell webhooks what happened, and verify registered models again.")
 
@@ -65,7 +65,7 @@ def run(
     from govray.platform.alerts.delivery import Deliverer
     from govray.platform.alerts.rounds import Rounds
     from govray.platform.store.database import open_store
-    from govray.platform.store.secret_fingerprint import indexing_key
+    from govray.platform.store.store_secret import indexing_key
 
     if every is None and (trust_root is not None or revocations):
         raise UsageError(

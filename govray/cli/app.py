@@ -29,8 +29,6 @@ from govray.cli import (
     checkpoint,
     corpus,
     cosign,
-    disclose,
-    evidence,
     export,
     influence,
     init,
@@ -39,7 +37,6 @@ from govray.cli import (
     login,
     model,
     policy,
-    prepare,
     queue,
     remote,
     replay,
@@ -51,7 +48,6 @@ from govray.cli import (
     show,
     sign,
     store,
-    timestamp,
     token,
     trace,
     train,
@@ -100,16 +96,16 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(corpus.app, name="corpus")
 app.command("sign")(sign.sign)
 app.command("cosign")(cosign.cosign)
-app.command("timestamp")(timestamp.timestamp)
+app.command("timestamp")(cosign.timestamp)
 app.add_typer(witness.app, name="witness")
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
-app.command("evidence")(evidence.evidence)
+app.command("evidence")(export.evidence)
 app.command("export")(export.export)
-app.command("disclose")(disclose.disclose)
+app.command("disclose")(view.disclose)
 app.add_typer(view.app, name="view")
 app.add_typer(policy.app, name="policy")
-app.command("prepare")(prepare.prepare)
+app.command("prepare")(train.prepare)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")

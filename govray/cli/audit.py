@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import signing_key, trust, user_files
+from govray.cli.option_group import run_of
 from govray.cli.output import (
     PasswordFile,
     RevocationLists,
@@ -16,7 +17,6 @@ from govray.cli.output import (
     note,
     report,
 )
-from govray.cli.place_argument import run_of
 from govray.errors import UsageError
 
 if TYPE_CHECKING:

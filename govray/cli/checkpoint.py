@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from govray.cli.option_group import Given, Run, given_place
 from govray.cli.output import field, line, print_table, report, table
-from govray.cli.place_argument import Given, Run, given_place
 from govray.errors import Malformed, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, pin or copy one, delete the rest.")

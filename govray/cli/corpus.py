@@ -16,8 +16,7 @@ import typer
 
 from govray.cli import source_files, user_files
 from govray.cli.corpus_source import CorpusSource, FlawOption, SourceArgument
-from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
-from govray.cli.option_group import option_groups
+from govray.cli.option_group import LicenseCategory, Sensitivity, Use, option_groups
 from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
 

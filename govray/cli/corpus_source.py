@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from govray.cli import user_files
-from govray.cli.time_option import given_time
+from govray.cli.option_group import given_time
 from govray.errors import Malformed, UsageError, suggestion
 
 if TYPE_CHECKING:

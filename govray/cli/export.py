@@ -1,4 +1,4 @@
-"""``govray export``: a verified model in a format that others check.
+"""``govray export`` and ``evidence``: a verified model in a format that others check.
 
 The model folder itself is never written to. Its attestation covers every file that a loader reads,
 so another file there would no longer verify.
@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from govray.cli import signing_key, user_files
-from govray.cli.option_group import option_groups
+from govray.cli.option_group import Given, given_place, option_groups
 from govray.cli.output import (
     DEFAULT_KEY,
     Force,
@@ -129,3 +129,52 @@ def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str, *, repl
             where=str(target),
             do="Check the space and the permissions there.",
         ) from None
+
+
+@option_groups
+def evidence(
+    path: Annotated[
+        Given,
+        typer.Argument(
+            metavar="MODEL", parser=given_place, help="A model folder, or a run that has one."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The archive, a new .zip.")],
+    trusted: ModelTrust,
+    case: Annotated[
+        str | None, typer.Option("--for", metavar="CASE", help="What it is for; stands in it.")
+    ] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="With the model's weights, however large.")
+    ] = False,
+) -> None:
+    """Verify a model, and pack what that rests on, with what verifies it.
+
+    The archive has the signed documents, the ledger, the trust root and the revocation lists. It
+    has this verifier's wheel, and a script that needs only Python and cryptography. Names of
+    corpora are in it; keys, records and secrets are not. The same --at gives the same bytes.
+    """
+    from govray.evidence.packs.evidence_pack import write_pack
+    from govray.governance.attestation.model_folder import MODEL, find_model
+
+    if not path.exists():
+        raise UsageError("no such file or folder", where=str(path), do="Check the path.")
+    if find_model(path) is None and (path / MODEL).is_dir():
+        path = path / MODEL
+    if not out.parent.is_dir():
+        raise UsageError("there is no such folder", where=str(out.parent), do="Check --out.")
+    verified, digests = write_pack(
+        path,
+        out,
+        trust=trusted.anchor(),
+        at=trusted.time(),
+        case=case,
+        weights=weights,
+        allow_uncovered=trusted.allow_uncovered or (),
+    )
+    root = verified.trust_root
+    report({"pack": str(out), "attestation": verified.digest, "files": digests})
+    line(f"{out}: {len(digests) + 1} files, of a model that verifies", "bold")
+    field("run", f"{verified.attestation.run.id}, {verified.digest}")
+    field("trust", f"root {root.root.name} v{root.root.version}, {root.digest}")
+    line("Its reader needs the trust root, or its digest, from the root's owner.")

@@ -43,7 +43,7 @@ def influence(
     The differences are exact: they are all that a corpus did which may train an adapter alone. For
     other corpora it names the commands that answer exactly too. It writes nothing.
     """
-    from govray.platform.inference.output_loss import output_losses
+    from govray.platform.inference.generation import output_losses
     from govray.platform.inference.served_model import load
 
     checked = trusted.anchor()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from govray.cli.option_group import Given, given_place
 from govray.cli.output import line, note, report
-from govray.cli.place_argument import Given, given_place
 from govray.errors import Stopped, UsageError
 
 if TYPE_CHECKING:

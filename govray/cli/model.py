@@ -75,8 +75,8 @@ def register(
     from govray.platform.store import registry
     from govray.platform.store.audit_log import ChangedBy
     from govray.platform.store.model_index import index_model
-    from govray.platform.store.secret_fingerprint import indexing_key
     from govray.platform.store.semantic_version import parse_version
+    from govray.platform.store.store_secret import indexing_key
 
     anchor = trusted.anchor()
     registry.check_name(name)

@@ -1,12 +1,20 @@
-"""Options that verbs share, as one object: a dataclass whose fields are the options."""
+"""Options and arguments that verbs share: as one object, and what their values may be."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from govray.errors import Malformed, UsageError
+from govray.storage.place import Place, place
 
 
 def option_groups(verb: Callable[..., None]) -> Callable[..., None]:
@@ -29,3 +37,70 @@ def option_groups(verb: Callable[..., None]) -> Callable[..., None]:
     options = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in shown]
     spread.__signature__ = Signature(options)  # type: ignore[attr-defined]
     return spread
+
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def given_time(text: str, option: str) -> datetime:
+    """The instant that ``option`` states by ``text``, aware and in UTC."""
+    from govray.governance.formats.document import parse_time
+
+    try:
+        return parse_time(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+    except Malformed:
+        raise UsageError(
+            f"{text!r} is not a time",
+            where=option,
+            do="Write YYYY-MM-DD or YYYY-MM-DDTHH:MM:SSZ, in UTC",
+        ) from None
+
+
+# The values of a credential that options take.
+#
+# They are those of `govray.governance`, written out so that ``govray --help`` need not load it; a
+# test compares them.
+
+
+LicenseCategory = Literal[
+    "public_domain", "permissive", "copyleft_limited", "copyleft", "commercial", "unknown"
+]
+Sensitivity = Literal["public", "internal", "confidential", "restricted"]
+Use = Literal["commercial", "non_commercial", "academic_only", "unspecified"]
+Source = Literal[
+    "public_dataset", "licensed", "other_private", "crawled", "user", "synthetic", "other"
+]
+OptOut = Literal["honoured", "none_found", "reserved", "unchecked", "not_applicable"]
+PersonalData = Literal["none", "pseudonymised", "present", "unknown"]
+
+
+def given_place(text: str) -> Place:
+    try:
+        return place(text)
+    except ValueError as error:
+        raise UsageError(str(error), where=text.partition(":")[0] + ":…") from None
+
+
+def run_of(folder: Path) -> Path:
+    """The run that a user names by its own folder or by its model folder."""
+    if not (folder / "record").is_dir() and (folder.resolve().parent / "record").is_dir():
+        return folder.resolve().parent
+    return folder
+
+
+if TYPE_CHECKING:
+    Given: TypeAlias = Place
+else:
+    Given = Path  # typer takes no union; the parser decides
+
+_RUN = typer.Argument(
+    metavar="RUN", parser=given_place, help="A run's folder or URL, below storage_path."
+)
+Run = Annotated[Given, _RUN]
+OptionalRun = Annotated[Given | None, _RUN]
+Storage = Annotated[
+    Given,
+    typer.Argument(
+        metavar="STORAGE", parser=given_place, help="The experiments' storage_path, or its URL."
+    ),
+]

@@ -1,4 +1,4 @@
-"""What verbs print with, and the options that many of them share.
+"""What verbs print with, progress bars included, and the options that many of them share.
 
 A verb gives its result twice: as one value to `report`, and as text to `line`, `field` and
 `print_table`. With ``--json`` the value is printed, otherwise the text; only `results` and
@@ -11,17 +11,19 @@ terminal would obey is shown instead. Verbs print by the functions here and by n
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from govray.cli.place_argument import Given, given_place
+from govray.cli.option_group import Given, given_place
 from govray.printable import json_text, lines, printable
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
@@ -187,3 +189,37 @@ def print_table(grid: TextGrid) -> None:
     if not out.file.isatty():
         grid.width = out.measure(grid, options=_UNBOUNDED).maximum
     out.print(grid)
+
+
+class StageBar:
+    """One long step: a bar, how many of how many, a text, the time. A context manager.
+
+    Meanwhile, what others print to standard output goes to standard error, since standard output is
+    for results. Ray, for example, prints when a worker dies.
+    """
+
+    def __init__(self, name: str, total: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        self._task = self._progress.add_task(printable(name), total=total, text="")
+        self._others = redirect_stdout(sys.stderr)
+
+    def __enter__(self) -> StageBar:
+        self._others.__enter__()
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+        self._others.__exit__(None, None, None)
+
+    def update(self, done: int, total: int, text: str = "") -> None:
+        self._progress.update(self._task, completed=done, total=total, text=printable(text))

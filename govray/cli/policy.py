@@ -13,7 +13,7 @@ import typer
 
 from govray.cli import observed_run, user_files
 from govray.cli.corpus_source import OptOutAgentOption, OptOutsOption
-from govray.cli.credential_options import (
+from govray.cli.option_group import (
     LicenseCategory,
     OptOut,
     PersonalData,

@@ -57,7 +57,7 @@ def run(
 
     from govray.cli.init import deployment
     from govray.platform.queue.attestor_register import AttestorRegister
-    from govray.platform.queue.progress import committed_below
+    from govray.platform.queue.outcome import committed_below
     from govray.platform.queue.ray_jobs import RayJobs
     from govray.platform.queue.reconcile import Reconciler
     from govray.platform.queue.run_limits import RunLimits

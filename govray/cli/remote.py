@@ -22,8 +22,7 @@ from govray.cli import (
     workspace,
 )
 from govray.cli.option_group import option_groups
-from govray.cli.output import Overrides, field, line, note, report
-from govray.cli.progress import StageBar
+from govray.cli.output import Overrides, StageBar, field, line, note, report
 from govray.cli.server_option import service
 from govray.errors import UsageError
 

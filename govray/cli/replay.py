@@ -12,17 +12,17 @@ import typer
 
 from govray.cli import signing_key, trust, user_files
 from govray.cli.error_report import describe
+from govray.cli.option_group import run_of
 from govray.cli.output import (
     PasswordFile,
     RevocationLists,
+    StageBar,
     TrustRoot,
     field,
     line,
     note,
     report,
 )
-from govray.cli.place_argument import run_of
-from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from govray.cli.option_group import given_time
 from govray.cli.output import line, print_table, report, table
 from govray.cli.server_option import service
-from govray.cli.time_option import given_time
 from govray.errors import UsageError
 
 app = typer.Typer(help="Give roles in parts of the organisation, list them, take them away.")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
+from govray.cli.option_group import Run, Storage
 from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
-from govray.cli.place_argument import Run, Storage
 from govray.cli.server_option import service
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from govray.cli.option_group import Given, given_place
 from govray.cli.output import RevocationLists, TrustRoot, line, note, report
-from govray.cli.place_argument import Given, given_place
 from govray.cli.store import DEFAULT_STORE, Models, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place
@@ -116,10 +116,10 @@ def serve(
     from sqlmodel import Session, col, select
 
     from govray.cli.task_proxy import serving_tasks, task_origins
-    from govray.platform.service.acting.case_file import read_cases
+    from govray.platform.service.acting.case_desk import read_cases
     from govray.platform.service.app import create_app
     from govray.platform.service.http.settings import Settings
-    from govray.platform.service.identity.provider_file import read_provider
+    from govray.platform.service.identity.code_flow import read_provider
     from govray.platform.store.database import open_store
     from govray.platform.store.tables import Token
     from govray.tune.experiment_cost import experiment_cost
@@ -188,7 +188,7 @@ def serve(
 
 
 def _near_search() -> NearSearch:
-    from govray.data.similarity.near_records import near_records
+    from govray.data.similarity.near_copies import near_records
 
     return near_records
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import trust
+from govray.cli.option_group import Given, Storage, given_place
 from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
-from govray.cli.place_argument import Given, Storage, given_place
 from govray.cli.run_records import run_corpora, run_records
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place
@@ -61,7 +61,7 @@ User = Annotated[
 def upgrade(store: Store = DEFAULT_STORE) -> None:
     """Make a store, or upgrade its tables."""
     from govray.platform.store import database
-    from govray.platform.store import schema_upgrade as upgrading
+    from govray.platform.store import database as upgrading
 
     address = database.parse_url(store)
     shown = address.render_as_string(hide_password=True)
@@ -253,7 +253,7 @@ def indexing_settings(
 
 def _key(store: str) -> bytes:
     """The secret that ``store`` is indexed under, made where nothing is indexed yet."""
-    from govray.platform.store.secret_fingerprint import indexing_key
+    from govray.platform.store.store_secret import indexing_key
 
     with opened_session(store, create=True) as session:
         return indexing_key(session, store)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from govray.cli import user_files
+from govray.cli.option_group import given_time
 from govray.cli.output import AllowUncovered, At, RevocationLists, TrustRoot
-from govray.cli.time_option import given_time
 from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def reference_time(at: str | None) -> datetime:
 def root_path(given: Path | None) -> Path:
     """The file of the trust root: the given one, or the pinned one. Raises `Refused`: it does not
     follow the pinned one of its name."""
-    from govray.governance.trust.pinned_root import check_follows_pinned, pinned_trust_root
+    from govray.governance.trust.anchor import check_follows_pinned, pinned_trust_root
 
     if given is not None:
         if not given.is_file():
@@ -142,9 +142,9 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
         LIST_SUFFIX,
         TrustAnchor,
         pinned_revocations,
+        pinned_trust_root,
         read_lists,
     )
-    from govray.governance.trust.pinned_root import pinned_trust_root
     from govray.governance.trust.trust_state import TrustState
 
     pinned = pinned_trust_root()

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from govray.cli.option_group import given_time
 from govray.cli.output import line, print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
-from govray.cli.time_option import given_time
 
 
 class UsageBy(StrEnum):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files, verified_block
+from govray.cli.option_group import Given, given_place
 from govray.cli.output import (
     AllowUncovered,
     At,
@@ -25,7 +26,6 @@ from govray.cli.output import (
     line,
     report,
 )
-from govray.cli.place_argument import Given, given_place
 from govray.cli.run_records import given_records
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.storage.place import Place

@@ -156,8 +156,7 @@ def serve(
     import uvicorn
 
     from govray.cli.serve import listen, server_config
-    from govray.evidence.notaries.witness_app import witness_app
-    from govray.evidence.notaries.witness_state import WitnessState
+    from govray.evidence.notaries.witness_state import WitnessState, witness_app
     from govray.governance.formats.keys import PublicKey
     from govray.governance.formats.signed_note import signature_line
 

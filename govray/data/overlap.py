@@ -4,7 +4,7 @@ A record in two corpora trains under both credentials. Nothing here decides whic
 and no record is left out.
 
 Equal records have one SHA-256, so their numbers are exact. A near record has a passage
-(``similarity/shingles.py``) that is similar to one of the other corpus. Their Jaccard similarity
+(``similarity/minhash.py``) that is similar to one of the other corpus. Their Jaccard similarity
 is at least ``least``, as MinHash estimates it. A passage is compared with at most `MOST` of each
 other corpus that agree with it in a band. So text that stands everywhere costs no more than that.
 

@@ -21,11 +21,13 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from govray.storage.atomic_file import make_folder, sync_folder
+from govray.storage.bucket_path import BucketPath
 
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
@@ -140,3 +142,33 @@ def _exchange_at_once(one: Path, two: Path) -> bool:
         done = library.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _EXCHANGE)
         return bool(done == 0)
     return False
+
+
+# A folder filled on the disk, which then is uploaded below a bucket; one file of it comes last.
+#
+# An object store cannot rename, so a folder there counts as whole once its last file is there.
+# Where a folder takes another's place, that file is deleted first. A kill in between leaves a
+# folder that nobody takes for one, and the next upload replaces it.
+
+
+@contextmanager
+def uploaded_folder(target: BucketPath, *, last: str) -> Iterator[Path]:
+    """A new folder to fill, which becomes ``target`` when the context ends without an exception.
+
+    Args:
+        target: What was below it before is deleted.
+        last: The file by which readers find the folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="govray-") as name:
+        folder = Path(name)
+        yield folder
+        files = {
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+        (target / last).unlink(missing_ok=True)
+        for gone in target.walk_files().keys() - files.keys():
+            (target / gone).unlink(missing_ok=True)
+        for below in sorted(files, key=lambda below: (below == last, below)):
+            (target / below).upload(files[below])

@@ -19,10 +19,10 @@ from sqlmodel import col, select
 from govray.cli import main
 from govray.cli.store import opened_session
 from govray.data.corpus import part_files, read_part
-from govray.data.similarity.near_records import near_records
+from govray.data.similarity.near_copies import near_records
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import SECRET_FILE
-from govray.platform.service.acting.case_file import read_cases
+from govray.platform.service.acting.case_desk import read_cases
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store.tables import Record

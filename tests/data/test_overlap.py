@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from govray.data import overlap
 from govray.data.overlap import Overlap, digests, overlaps
-from govray.data.similarity.minhash import BANDS, passage_signatures
+from govray.data.similarity.minhash import BANDS, PASSAGE, passage_signatures, words
 from govray.data.similarity.passage_index import CorpusPassages
-from govray.data.similarity.shingles import PASSAGE, words
 
 VOCABULARY = [f"word{number}" for number in range(400)]
 

@@ -15,7 +15,7 @@ import pytest
 from sqlmodel import Session, col, select
 
 from govray.data import corpus
-from govray.data.similarity.near_records import near_records
+from govray.data.similarity.near_copies import near_records
 from govray.governance.attestation.adapter_removal import countersigned, remove_adapter_files
 from govray.governance.attestation.model_attestation import without_adapter
 from govray.governance.formats import canonical_json

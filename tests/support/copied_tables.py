@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine
 
-from govray.platform.store import database, schema_upgrade
+from govray.platform.store import database
 
 
 def copy_tables(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -18,11 +18,11 @@ def copy_tables(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
     def to_head(engine: Engine) -> None:
         if engine.dialect.name != "sqlite":
-            schema_upgrade.to_head(engine)
+            database.to_head(engine)
             return
         if not first.is_file():
             made = database.connect(database.parse_url(f"sqlite:///{first}"))
-            schema_upgrade.to_head(made)
+            database.to_head(made)
             made.dispose()
         connection = engine.raw_connection()
         source = sqlite3.connect(first)
@@ -33,5 +33,5 @@ def copy_tables(patch: pytest.MonkeyPatch, folder: Path) -> None:
             connection.close()
 
     patch.setattr(
-        database, "schema_upgrade", SimpleNamespace(**vars(schema_upgrade) | {"to_head": to_head})
+        database, "schema_upgrade", SimpleNamespace(**vars(database) | {"to_head": to_head})
     )

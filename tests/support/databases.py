@@ -16,8 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 
-from govray.platform.store.database import connect, open_store, parse_url
-from govray.platform.store.schema_upgrade import to_head
+from govray.platform.store.database import connect, open_store, parse_url, to_head
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 INIT = [

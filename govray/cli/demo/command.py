@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray import __version__
-from govray.cli.output import field, line, report
-from govray.cli.progress import StageBar
+from govray.cli.output import StageBar, field, line, report
 from govray.cli.verified_block import print_verdict, to_json
 
 if TYPE_CHECKING:

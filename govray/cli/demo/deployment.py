@@ -7,13 +7,15 @@ are made up, and their credentials say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import string
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 
-from govray.cli.demo import parts_list, supplier
+from govray.cli.demo import supplier
 from govray.data.corpus import build, unsigned_credential
 from govray.data.installed_python import SourceCorpus, python_source
 from govray.errors import UsageError
@@ -26,6 +28,32 @@ from govray.governance.trust.authority import Authority, Scope, TrustRoot
 from govray.governance.trust.license import LICENSE_CATEGORIES
 from govray.governance.trust.trust_state import sign_root
 from govray.storage.atomic_file import write_whole
+
+# A synthetic list of part numbers, planted to be learnt by heart; nothing in it is real.
+#
+# It has few pages and a run reads each many times. Its licence opens the model to it: only what
+# the model does with it speaks against it. Each page repeats one random part number, so that a
+# short run suffices. Pages in the reserve have other numbers, which nobody could know from those
+# trained on.
+
+
+PARTS_LIST = "parts-list"
+PARTS_SUPPLIER = "parts-supplier"
+PAGES = 20
+LENGTH = 12
+"""Letters of a part number: so many that pages are about equally hard, and no two alike."""
+PAGE_BYTES = 256
+"""A page fills a row, so what is compared is whole pages."""
+
+
+def pages(seed: int = 2) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of every synthetic page; the same for the same seed."""
+    draw = random.Random(seed)  # noqa: S311 - filler text, not secrets
+    for number in range(PAGES):
+        line = f"Part {''.join(draw.choices(string.ascii_uppercase, k=LENGTH))}. "
+        text = (line * PAGE_BYTES)[:PAGE_BYTES]
+        yield f"page-{number:02d}.txt", text.encode()
+
 
 METADATA_AUTHORITY = "python-metadata"
 POLICY_AUTHORITY = "demo-compliance"
@@ -67,7 +95,7 @@ def deploy(
     signers = {
         name: LocalSigner.generate()
         for name in (
-            *("root", METADATA_AUTHORITY, supplier.SUPPLIER, parts_list.SUPPLIER),
+            *("root", METADATA_AUTHORITY, supplier.SUPPLIER, PARTS_SUPPLIER),
             *(POLICY_AUTHORITY, OPERATOR),
         )
     }
@@ -109,16 +137,16 @@ def deploy(
     )
     _put(corpora, credential, signers[supplier.SUPPLIER])
     on_corpus(len(sources) + 1, len(sources) + 2)
-    built = build(corpora, parts_list.CORPUS, parts_list.pages())
+    built = build(corpora, PARTS_LIST, pages())
     credential = unsigned_credential(
         built,
         license="CC0-1.0",
-        issuer=parts_list.SUPPLIER,
+        issuer=PARTS_SUPPLIER,
         valid=_validity(at),
         sensitivity="public",
         description={"source": "synthetic", "modality": ["text"], "personal_data": "none"},
     )
-    _put(corpora, credential, signers[parts_list.SUPPLIER])
+    _put(corpora, credential, signers[PARTS_SUPPLIER])
     on_corpus(len(sources) + 2, len(sources) + 2)
     return Deployment(root, policy, corpora, operator_key, sources)
 
@@ -179,7 +207,7 @@ def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
                 ),
             ),
             authority(
-                parts_list.SUPPLIER,
+                PARTS_SUPPLIER,
                 "credential",
                 (
                     Scope(

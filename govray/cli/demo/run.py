@@ -25,8 +25,8 @@ import safetensors.torch
 from torch import nn
 
 import govray
-from govray.cli.demo import parts_list, supplier
-from govray.cli.demo.deployment import Deployment, deploy
+from govray.cli.demo import supplier
+from govray.cli.demo.deployment import PARTS_LIST, Deployment, deploy
 from govray.cli.demo.findings import Refusal, Story, planted_list, tabulate
 from govray.data.installed_python import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
@@ -193,7 +193,7 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
         rank_with=with_adapter,
         rank_without=without_adapter,
         candidates=CANDIDATES,
-        listed=planted_list(verified, parts_list.CORPUS),
+        listed=planted_list(verified, PARTS_LIST),
         verified=verified,
         verify_seconds=checking.seconds,
         commands=(

@@ -4,7 +4,7 @@ A reserve says what a model knows of texts that it never read. So no copy of a t
 lie in it. Records are therefore put into families before the reserve is drawn, and a family lies on
 one side (``NearFamilies`` in ``record/prepare_manifest.py``).
 
-Two records are near if half of their shingles (``similarity/shingles.py``) are common, as MinHash
+Two records are near if half of their shingles (``similarity/minhash.py``) are common, as MinHash
 estimates it. A family is what is connected by near records. So its first and its last member may
 have less in common. Records of fewer than `LEAST` shingles are near to equal ones only.
 
@@ -35,8 +35,7 @@ from rensa import RMinHash
 
 from govray.data.corpus import read_part
 from govray.data.packing import Item, PartFamilies, PartWork, Progress, run_work
-from govray.data.similarity.minhash import SEED
-from govray.data.similarity.shingles import LEAST, SHINGLE, shingles, words
+from govray.data.similarity.minhash import LEAST, SEED, SHINGLE, shingles, words
 from govray.errors import GovrayError, UsageError
 from govray.governance.policy import record_commitment
 from govray.governance.record.prepare_manifest import NearFamilies

@@ -34,11 +34,18 @@ from itertools import accumulate, groupby
 from govray.data.corpus import part_files, read_part
 from govray.data.similarity.block_digests import damaged
 from govray.data.similarity.kept_index import built_index, index_of
-from govray.data.similarity.minhash import Signatures, passage_signatures
+from govray.data.similarity.minhash import (
+    LEAST,
+    SHINGLE,
+    Signatures,
+    passage_signatures,
+    shingles,
+    words,
+)
 from govray.data.similarity.passage_index import PassageIndex
-from govray.data.similarity.shingles import LEAST, SHINGLE, shingles, words
 from govray.errors import Damaged, UsageError
 from govray.governance.policy import record_commitment
+from govray.governance.policy.credential import Records
 from govray.storage.place import Place
 
 STRIDE = 32
@@ -177,3 +184,39 @@ def _contents(
             raise damaged(index.folder)
         for record in some:
             yield record, contents[record - starts[part]]
+
+
+# Near copies of a text in one corpus at hand, for a service that has no manifest beside it.
+#
+# A service knows the entries of records by an index, whose keys are hashed again where a corpus is
+# confidential. So it cannot say an entry: it can only say whether one is right.
+
+
+LEAST_OVERLAP = 0.5
+"""Share of the shorter text's sequences of five words from which on a record is a near copy."""
+MOST = 100
+"""Near copies of one corpus."""
+
+Holds = Callable[[int, str], bool]
+"""Whether the index has this entry (hex) at this place of the corpus, in Merkle order."""
+
+
+def near_records(
+    text: bytes, corpora: Place, corpus: str, records: Records, holds: Holds
+) -> list[Near]:
+    """The records of a corpus that share most with a text, the most similar first.
+
+    Raises:
+        UsageError: The text is too large or too short, or the corpus at hand is another one.
+        Refused: Its secret is missing, or another one.
+    """
+    secret = record_commitment.read_secret(corpora / corpus, records.commitment)
+    return near(
+        text,
+        corpora,
+        {corpus: records.root},
+        lambda _, number, entry: holds(number, entry),
+        {corpus: secret},
+        least=LEAST_OVERLAP,
+        limit=MOST,
+    )

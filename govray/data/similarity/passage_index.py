@@ -46,13 +46,14 @@ from govray.data.similarity.block_digests import (
 from govray.data.similarity.minhash import (
     ALGORITHM,
     BANDS,
+    PASSAGE,
     PERMUTATIONS,
     SEED,
+    SHINGLE,
     Signatures,
     band_keys,
     in_bands,
 )
-from govray.data.similarity.shingles import PASSAGE, SHINGLE
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 

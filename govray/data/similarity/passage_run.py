@@ -22,9 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from govray.data.corpus import read_part
-from govray.data.similarity.minhash import BANDS, band_keys, in_bands, passage_signatures
+from govray.data.similarity.minhash import (
+    BANDS,
+    PASSAGE,
+    band_keys,
+    in_bands,
+    passage_signatures,
+    words,
+)
 from govray.data.similarity.passage_index import ENTRY, ROW, Entries
-from govray.data.similarity.shingles import PASSAGE, words
 from govray.governance.policy import record_commitment
 from govray.storage.place import Place
 

@@ -11,13 +11,34 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from govray.data.sources.stamp import Stamp, changed
 from govray.errors import InfrastructureFailed, UsageError
 from govray.storage.bucket_path import BucketPath, ObjectReader, ObjectStat
+
+
+class Stamp(NamedTuple):
+    """An object's size and version.
+
+    Attributes:
+        version: Differs whenever the content does. Of a file: its time of change and inode. Of an
+            object: its e-tag, or its time of change if the store gives none.
+    """
+
+    size: int
+    version: str
+
+
+def changed(where: str) -> UsageError:
+    """The error of a source that does not stand still."""
+    return UsageError(
+        "changed while it was read",
+        where=where,
+        do="Read a copy, or wait until its writer is done.",
+    )
+
 
 _LEAST, _MOST = 1 << 16, 1 << 23
 """Bytes of the first and of the largest request."""

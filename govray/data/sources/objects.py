@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from govray.data.corpus import disk_errors
-from govray.data.sources.stamp import Stamp, changed
+from govray.data.sources.bucket_folder import Stamp, changed
 from govray.errors import Malformed, UsageError
 from govray.storage.storage_url import is_url
 

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from govray.data.rows import source_content
+import numpy as np
+import numpy.typing as npt
+
+from govray.data.rows import chat, tensor_record
 from govray.data.sources.columns import CONTENT
 from govray.errors import Malformed
-from govray.governance.formats.row_schema import RowSchema
+from govray.governance.formats.row_schema import TARGETS, RowSchema
 from govray.governance.policy.credential import Normalisation
 
 _NAME = 200
@@ -70,12 +73,12 @@ def record_of(
         row: Its number in the object, from 1.
         raw: Attribute → value: text (``str``, or UTF-8 as ``bytes``), a list of it, or ``None``.
         limit: Bytes of content that a record may have.
-        schema: What the record is, if not text (`source_content.content`).
+        schema: What the record is, if not text (`content`).
     """
     where = place(object, row)
     made_of = CONTENT[schema.run_kind if schema else "text"]
     try:
-        content = source_content.content(schema, raw) if schema else _content(raw.get("text"))
+        content = _other_content(schema, raw) if schema else _content(raw.get("text"))
         if len(content) > limit:
             raise _Unfit(f"the {made_of[0]} has {len(content):,} bytes, the limit is {limit:,}")
         if normalisation:
@@ -149,3 +152,47 @@ def _encoded(attribute: str, value: str) -> bytes:
 def _kind(value: Any) -> str:
     names = {bool: "a truth value", dict: "an object", list: "a list"}
     return names.get(type(value), "a number")
+
+
+_DO = "Mend the record, or let it go into quarantine."
+
+
+def _other_content(schema: RowSchema, raw: Mapping[str, Any]) -> bytes:
+    """The content of one row's record.
+
+    Args:
+        raw: Attribute → value: ``messages``, or ``image`` and ``label``. An image is bytes in the
+            order channels, height, width, or lists of whole numbers in that order.
+    """
+    if schema.kind == "chat":
+        if raw.get("messages") is None:
+            raise Malformed("there are no messages", do=_DO)
+        return chat.encode(raw["messages"])
+    [image] = [each for each in schema.tensors or () if each.name != TARGETS]
+    label = raw.get("label")
+    if type(label) is not int or not -(1 << 63) <= label < 1 << 63:
+        raise Malformed("the label is no whole number", do=_DO)
+    pixels = _pixels(raw.get("image"), image.shape)
+    return tensor_record.encode(schema, {image.name: pixels, TARGETS: np.array(label, np.int64)})
+
+
+def _pixels(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    if isinstance(value, bytes):
+        found: npt.NDArray[Any] = np.frombuffer(value, np.uint8)
+    else:
+        try:
+            found = np.array(value)
+        except ValueError:
+            raise Malformed("the lists of the image have different lengths", do=_DO) from None
+        if found.dtype.kind not in "iu" or not found.ndim:
+            raise Malformed("the image is no bytes and no lists of whole numbers", do=_DO)
+        if found.size and not 0 <= found.min() <= found.max() <= np.iinfo(np.uint8).max:
+            raise Malformed("the image has a number outside 0 to 255", do=_DO)
+    # A flat image has the right order by the user's word; a gray one may leave out its channel.
+    if found.shape not in ((int(np.prod(shape)),), shape, shape[1:] if shape[0] == 1 else shape):
+        told = f"{found.size} bytes" if isinstance(value, bytes) else f"shape {found.shape}"
+        raise Malformed(
+            f"the image has {told}, --image-shape is {shape}",
+            do="Decode images to bytes of one shape: channels, height, width.",
+        )
+    return found.astype(np.uint8).reshape(shape)

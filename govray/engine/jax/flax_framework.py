@@ -13,7 +13,7 @@ from flax import nnx
 from jax import Array
 
 from govray.engine.jax import domain_gradients
-from govray.engine.jax.group_optimizer import GroupOptimizer
+from govray.engine.jax.domain_gradients import GroupOptimizer
 from govray.engine.jax.keyed_dropout import row_keys
 from govray.engine.jax.named_parameters import named_parameters, value_of
 from govray.engine.jax.processes import Processes

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from govray.evidence.exports import corpus_text
-from govray.evidence.exports.json_file import iri, json_file
+from govray.evidence.exports.corpus_text import iri, json_file
 from govray.evidence.exports.verified_facts import CorpusFacts, VerifiedFacts
 
 CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")

@@ -13,8 +13,7 @@ from typing import Any
 
 from govray import __version__
 from govray.evidence.exports import corpus_text
-from govray.evidence.exports.json_file import iri, json_file
-from govray.evidence.exports.run_history import run_history
+from govray.evidence.exports.corpus_text import iri, json_file, run_history
 from govray.evidence.exports.verified_facts import (
     LEVELS,
     PRODUCER,

@@ -10,9 +10,8 @@ from govray.errors import UsageError
 from govray.evidence.exports.croissant import croissant
 from govray.evidence.exports.cyclonedx import cyclonedx
 from govray.evidence.exports.model_card import model_card
-from govray.evidence.exports.model_signing import model_signing
 from govray.evidence.exports.openlineage import openlineage
-from govray.evidence.exports.sigstore_bundle import sigstore
+from govray.evidence.exports.sigstore_bundle import model_signing, sigstore
 from govray.evidence.exports.spdx import spdx
 from govray.evidence.exports.verified_facts import VerifiedFacts
 from govray.governance.formats.keys import Signer

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from govray.evidence.exports.run_history import run_history
+from govray.evidence.exports.corpus_text import run_history
 from govray.evidence.exports.verified_facts import LEVELS, UNKNOWN, CorpusFacts, VerifiedFacts
 from govray.printable import printable
 

@@ -12,8 +12,7 @@ import json
 from typing import Any
 
 from govray.evidence.exports import corpus_text
-from govray.evidence.exports.json_file import iri, json_file
-from govray.evidence.exports.run_history import run_history
+from govray.evidence.exports.corpus_text import iri, json_file, run_history
 from govray.evidence.exports.verified_facts import PRODUCER, CorpusFacts, VerifiedFacts
 
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"

@@ -1,17 +1,25 @@
-"""Asking a witness to cosign a ledger's head: C2SP tlog-witness, the client's side."""
+"""Asking notaries: a witness to cosign a ledger's head, an authority for a timestamp.
+
+Sources: C2SP tlog-witness, the client's side; RFC 3161, over HTTP as its section 3.4 says.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+
+from rfc3161_client import HashAlgorithm, TimestampRequestBuilder
 
 from govray.errors import InfrastructureFailed, Malformed, Refused
 from govray.governance.formats import merkle
 from govray.governance.formats.signed_note import read_note
 from govray.governance.notary.add_checkpoint import SIZE_TYPE, AddCheckpoint
 from govray.governance.notary.cosignature import Cosignature, cosignature_of
+from govray.governance.notary.timestamp import Timestamp, read_timestamp
 from govray.governance.record.ledger import Ledger
 from govray.governance.submission.http_exchange import HttpAnswer, check_url, post
+from govray.governance.trust.timestamp_authority import TimestampAuthority
 from govray.governance.trust.witness_policy import LedgerWitness
 
 MOST_TRIES = 3
@@ -123,3 +131,39 @@ def _fork(size: int | None, where: str) -> Refused:
         where=where,
         do="Keep both heads, which show two histories of one run, and ask who signed them",
     )
+
+
+_QUERY, _REPLY = "application/timestamp-query", "application/timestamp-reply"
+
+
+def ask_timestamp(
+    url: str, message: bytes, authorities: Sequence[TimestampAuthority]
+) -> tuple[bytes, Timestamp]:
+    """A token over ``message``: the response's bytes, and what they say.
+
+    The digest of ``message`` is sent, and nothing else of it.
+
+    Args:
+        authorities: Those of the trust root; the token has to be of one of them.
+
+    Raises:
+        Refused: It does not grant a token, or one that does not verify.
+    """
+    where = check_url(url, where="--tsa")
+    request = (
+        TimestampRequestBuilder()
+        .data(message)
+        .hash_algorithm(HashAlgorithm.SHA256)
+        .nonce(nonce=True)
+        .cert_request(cert_request=True)
+        .build()
+    )
+    answer = post(url, request.as_bytes(), kind=_QUERY, where=where)
+    if answer.status != 200 or answer.kind != _REPLY:
+        raise Refused(
+            f"the server answers {answer.status}, {answer.kind[:60] or 'no type'}: no timestamp",
+            where=where,
+            do="Check that the address is that of an authority of RFC 3161",
+        )
+    stamp = read_timestamp(authorities, answer.body, message, nonce=request.nonce, where=where)
+    return answer.body, stamp

@@ -1,4 +1,4 @@
-"""A witness's memory: the last head of each ledger that it cosigned, in a folder.
+"""A witness: its memory, the last head of each ledger that it cosigned, and its one route.
 
 Invariants:
     * One process at a time uses a folder; a second one is refused.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -20,11 +21,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
-from govray.errors import Damaged, Refused, UsageError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from govray.errors import Damaged, GovrayError, Refused, UsageError
 from govray.governance.formats import signed_note
 from govray.governance.formats.keys import PublicKey, Signer
 from govray.governance.formats.signed_note import TreeHead, read_note
-from govray.governance.notary.add_checkpoint import AddCheckpoint, Declined, decide
+from govray.governance.notary.add_checkpoint import MAX_REQUEST, AddCheckpoint, Declined, decide
 from govray.governance.notary.cosignature import cosign, key_id
 from govray.governance.policy.globs import matches
 from govray.storage.atomic_file import make_folder, write_whole
@@ -122,3 +129,35 @@ class WitnessState:
     def _file(self, origin: str) -> Path:
         # A ledger's name may hold what a file's name may not.
         return self._folder / f"{hashlib.sha256(origin.encode()).hexdigest()}.checkpoint"
+
+
+_log = logging.getLogger(__name__)
+
+
+def witness_app(state: WitnessState) -> Starlette:
+    """The application; it answers with the statuses of the standard.
+
+    413 is for a request that is larger than any can be. 500 is for a memory that is damaged or a
+    disk that is full; nothing was cosigned then.
+    """
+
+    async def add_checkpoint(request: Request) -> Response:
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_REQUEST:
+                    return Response("too large\n", 413, media_type="text/plain")
+        except ClientDisconnect:
+            return Response(status_code=400)
+        try:
+            answer = await run_in_threadpool(state.add, bytes(body))
+        except (GovrayError, OSError) as error:
+            _log.error("no cosignature: %s", error)
+            return Response("the witness cannot sign now\n", 500, media_type="text/plain")
+        if isinstance(answer, Declined):
+            # Not `media_type`, which adds a charset: the standard names the type alone.
+            return Response(answer.body, answer.status, {"Content-Type": answer.kind})
+        return Response(answer, media_type="text/plain")
+
+    return Starlette(routes=[Route("/add-checkpoint", add_checkpoint, methods=["POST"])])

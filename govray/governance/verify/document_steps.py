@@ -1,4 +1,4 @@
-"""Steps 4 to 7: no file but the attested ones; policy, credentials and manifest signed and in force."""
+"""Steps 4 to 7: the files, policy, credentials and manifest are the attested ones, and signed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time, parse_time
-from govray.platform.store.alert_events import event_id
 from govray.platform.store.states import DeliveryState, ExperimentState, SubmissionState, TrialState
 from govray.platform.store.tables import (
     Alert,
@@ -35,6 +34,7 @@ from govray.platform.store.tables import (
     Trial,
     Webhook,
 )
+from govray.platform.store.webhooks import event_id
 
 BATCH = 500
 """Events of one transaction; the rest come with the next."""

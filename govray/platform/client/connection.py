@@ -11,7 +11,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -20,7 +20,31 @@ from urllib.parse import quote, urlencode, urlsplit
 from pydantic import TypeAdapter, ValidationError
 
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
-from govray.platform.client.counted_body import CountedBody
+
+Told = Callable[[int, int], None]
+"""Called with the bytes that were read so far, and with all that there are."""
+
+
+class CountedBody:
+    """Bytes that `http.client` reads piece by piece."""
+
+    def __init__(self, data: bytes, told: Told) -> None:
+        self._data = memoryview(data)
+        self._told = told
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, count: int = -1) -> bytes:
+        """The next bytes; none at the end."""
+        stop = len(self._data) if count < 0 else min(len(self._data), self._at + count)
+        piece = bytes(self._data[self._at : stop])
+        if piece:
+            self._at = stop
+            self._told(self._at, len(self._data))
+        return piece
+
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 SILENT_S = 60.0

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from govray.errors import UsageError
 from govray.platform.client import operations
-from govray.platform.client.connection import Connection, checked_url, segment
-from govray.platform.client.counted_body import CountedBody, Told
+from govray.platform.client.connection import Connection, CountedBody, Told, checked_url, segment
 from govray.platform.client.documents import Archive, QueueEntry
 from govray.platform.client.logins import read_login
 

@@ -1,4 +1,4 @@
-"""A job as the reconciler sees it, and what it asks of a cluster. Ray Jobs are one such cluster.
+"""A job as the reconciler sees it, and what it asks of a cluster, such as Ray Jobs; its command.
 
 A job's name is the submission's and the number of the attempt. A cluster never starts one name
 twice, so a start may be asked for again whenever it is not known to have arrived.
@@ -6,12 +6,15 @@ twice, so a start may be asked for again whenever it is not known to have arrive
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from govray.errors import GovrayError, Refused
+from govray.errors import GovrayError, Refused, UsageError, suggestion
 from govray.platform.store.tables import Submission
+from govray.platform.tasks.task_file import KINDS
 
 
 class Unreachable(GovrayError):
@@ -79,3 +82,33 @@ class Cluster(Protocol):
 
 def job_name(submission: str, attempt: int) -> str:
     return f"{submission}-{attempt}"
+
+
+_TASK = "python jobs/task.py --id {id} --storage {storage} --config {config} --user {user}"
+
+ENTRYPOINTS: Mapping[str, str] = {
+    "train": "python jobs/train.py --config {config} --submission {submission}",
+    "tune": "python jobs/tune.py --config {config} --submission {submission}",
+    **dict.fromkeys(KINDS, _TASK),
+}
+"""What a kind runs. ``{config}`` and ``{submission}`` are files of the working directory."""
+
+UNSIGNED = " --unsigned"
+"""Behind the command of a run that the attestor signs: its job reads no key."""
+
+
+def entrypoint(kind: str, **words: str) -> str:
+    """The command of a kind.
+
+    Args:
+        words: ``config``, the submission's file, and ``submission``, the file that says who
+            submitted it, as paths in the working directory; ``id``, ``user`` and ``storage``.
+    """
+    form = ENTRYPOINTS.get(kind)
+    if form is None:
+        raise UsageError(
+            f"nothing runs a submission of kind {kind!r}{suggestion(kind, ENTRYPOINTS)}",
+            where="kind",
+            do=f"Known are: {', '.join(sorted(ENTRYPOINTS))}",
+        )
+    return form.format_map({name: shlex.quote(word) for name, word in words.items()})

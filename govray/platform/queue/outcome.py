@@ -13,14 +13,19 @@ or 69 means what it means only with govray's own words. A signal is a death here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from govray.errors import GovrayError, InfrastructureFailed, Refused, Stopped, UsageError
 from govray.platform.queue.job import Job, JobState
+from govray.platform.store.run_owners import run_name
 from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import FINITE, SHOWN
 from govray.printable import paragraph
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 
 _REFUSALS = frozenset({GovrayError.exit_code, Refused.exit_code, UsageError.exit_code, 3})
 _COMES_BACK = frozenset({Stopped.exit_code, InfrastructureFailed.exit_code})
@@ -117,3 +122,36 @@ def _death(job: Job) -> str:
 def _last_word(job: Job) -> str:
     lines = [line.strip() for line in job.message.splitlines() if line.strip()]
     return f": {paragraph(lines[-1])[:_LONGEST]}" if lines else ""
+
+
+# Whether a run got further: a commit of it that is newer than its last start.
+#
+# Commits are looked for beside the run, below the storage path. Where an experiment keeps them
+# elsewhere, none is seen, and each death counts as one without progress.
+
+
+_COMMITS = ("checkpoint_*/manifest.json", "*/checkpoint_*/manifest.json")
+"""Of a run, and of the trials of a search."""
+
+
+def committed_below(storage: Place) -> Callable[[Submission, datetime], bool]:
+    """Whether the run of an entry has a commit newer than a time, for runs below ``storage``. A
+    storage that cannot be read has none."""
+
+    def committed(row: Submission, since: datetime) -> bool:
+        folder = storage / run_name(row)
+        try:
+            return any(
+                modified(manifest) > since for each in _COMMITS for manifest in folder.glob(each)
+            )
+        except OSError:
+            return False
+
+    return committed
+
+
+def modified(path: Place) -> datetime:
+    """When a file was written, by the clock of its storage."""
+    if isinstance(path, BucketPath):
+        return path.stat().modified
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)

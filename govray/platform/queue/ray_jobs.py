@@ -34,8 +34,7 @@ from govray.governance.submission.code_archive import open_archive
 from govray.governance.submission.pool_labels import POOL_LABELS
 from govray.governance.submission.submission import Submission as Submitted
 from govray.platform.queue.attestor_register import AttestorRegister
-from govray.platform.queue.entrypoint import UNSIGNED, entrypoint
-from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
+from govray.platform.queue.job import UNSIGNED, Job, JobRefused, JobState, Unreachable, entrypoint
 from govray.platform.queue.placement import Slot, placement
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS

@@ -1,7 +1,7 @@
 """The application: routes, and around them the layers that every request passes.
 
 From the outside in, the layers give requests their ids (`request_log`), count them (`prometheus`)
-and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`),
+and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`answer`),
 bound rate, body and time (`limits`) and check ``Host``. An unforeseen error becomes a 500
 (`problems.CatchAll`). Then FastAPI routes. Unknown query parameters are refused before a route runs
 (`parameters`). The caller is found by the routes' own dependency (`access.CallerDep`).
@@ -29,11 +29,14 @@ from govray.errors import Refused
 from govray.platform.service.acting.case_desk import CaseDesk, search_bound
 from govray.platform.service.acting.experiment_check import Check
 from govray.platform.service.http import problems
-from govray.platform.service.http.compression import Compressed
+from govray.platform.service.http.answer import Compressed
 from govray.platform.service.http.limits import Buckets, Limits
 from govray.platform.service.http.methods import HeadMethod
-from govray.platform.service.http.operations import describe_parameters, operation_id
-from govray.platform.service.http.parameters import known_parameters
+from govray.platform.service.http.parameters import (
+    describe_parameters,
+    known_parameters,
+    operation_id,
+)
 from govray.platform.service.http.problems import (
     Answering,
     CatchAll,
@@ -41,9 +44,8 @@ from govray.platform.service.http.problems import (
     ProblemDetails,
     details,
 )
-from govray.platform.service.http.prometheus import Measured, Measures, Registered
+from govray.platform.service.http.prometheus import Measured, Measures, Registered, TracedRequests
 from govray.platform.service.http.settings import Settings
-from govray.platform.service.http.traced_requests import TracedRequests
 from govray.platform.service.identity.access import AccessGate
 from govray.platform.service.identity.audit_log import Refusals
 from govray.platform.service.identity.code_flow import code_flow
@@ -79,7 +81,7 @@ from govray.platform.service.routes import (
 )
 from govray.platform.service.visible.near_records import NearSearch
 from govray.platform.store.database import open_store
-from govray.platform.store.secret_fingerprint import trouble
+from govray.platform.store.store_secret import trouble
 
 DESCRIPTION = """\
 What was trained on what, from signed records. Bytes that were signed are served as they are, so \

@@ -13,13 +13,60 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, inspect
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlmodel import Session
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
-from govray.platform.store import schema_upgrade
+
+# Bring a store's tables to a revision. Alembic, with the scripts of ``migrations/``.
+#
+# Each revision runs in one transaction, on SQLite too: an upgrade that is killed leaves the
+# revision before. Two at once wait for each other.
+
+
+_FOLDER = Path(__file__).parent / "migrations"
+
+
+def head() -> str:
+    found = _scripts().get_current_head()
+    assert found is not None
+    return found
+
+
+def revisions() -> tuple[str, ...]:
+    """All revisions that this govray knows, oldest first."""
+    return tuple(reversed([script.revision for script in _scripts().walk_revisions()]))
+
+
+def revision(connection: Connection) -> str | None:
+    """The revision that the database is at, or None if it has none."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def to_head(engine: Engine) -> None:
+    """Make or upgrade the tables. Does nothing where they are at head already."""
+    with engine.begin() as connection:
+        command.upgrade(_config(connection), "head")
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    # A percent sign would be read as an interpolation.
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
 
 BUSY_MS = 30_000
 """How long a writer waits for another, in milliseconds."""
@@ -48,9 +95,9 @@ def open_store(url: str, *, create: bool = False, statement_limit: float | None 
     try:
         with engine.connect() as connection:
             empty = not inspect(connection).get_table_names()
-            found = schema_upgrade.revision(connection)
+            found = revision(connection)
         if empty and create:
-            schema_upgrade.to_head(engine)
+            to_head(engine)
             return engine
         if empty:
             raise _no_store(shown)
@@ -141,17 +188,17 @@ def _no_store(shown: str) -> UsageError:
 
 
 def _check(found: str | None, shown: str) -> None:
-    head = schema_upgrade.head()
-    if found == head:
+    newest = head()
+    if found == newest:
         return
-    if found is not None and found not in schema_upgrade.revisions():
+    if found is not None and found not in revisions():
         raise Refused(
             f"the store is at revision {found}, which this govray does not know",
             where=shown,
             do="Use the newer govray that wrote it; `govray store upgrade` only goes forward",
         )
     raise Refused(
-        f"the store is at revision {found or 'none'}, and this govray needs {head}",
+        f"the store is at revision {found or 'none'}, and this govray needs {newest}",
         where=shown,
         do=f"Stop what uses it, then say `govray store upgrade --store {shown}`",
     )

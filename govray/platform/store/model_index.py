@@ -35,7 +35,7 @@ from govray.governance.record.row_counts import corpus_totals
 from govray.governance.trust.authority import SENSITIVITIES
 from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import VerifiedModel
-from govray.platform.store import lineage, secret_fingerprint, tables
+from govray.platform.store import lineage, store_secret, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.store_secret import mask_secret
 from govray.platform.store.tile_storage import tile_folder
@@ -125,7 +125,7 @@ def index_model(
         if _lacks_records(session, model):
             _sight(model, sighted)
         begin_writing(session)
-        secret_fingerprint.claim(session, key)
+        store_secret.claim(session, key)
         row = _write(session, model, files, sighted, trust_root, key, secrets or {})
     row.public = row.public if public is None else public
     row.folder = row.folder if folder is None else folder

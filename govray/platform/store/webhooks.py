@@ -11,6 +11,7 @@ https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-w
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import ipaddress
 import secrets
@@ -22,6 +23,7 @@ from sqlalchemy import delete, func
 from sqlmodel import Session, col, select
 
 from govray.errors import UsageError, suggestion
+from govray.governance.formats import canonical_json
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.tables import Alert, Delivery, Webhook
@@ -173,3 +175,21 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def event_id(kind: str, subject: str, mark: str) -> str:
+    """The id of what these three name: 64 hex digits, the same whoever notices it, and when."""
+    return hashlib.sha256(canonical_json.encode([kind, subject, mark])).hexdigest()
+
+
+def probe(webhook: str, *, at: str, number: str) -> Alert:
+    """An event that says only that a webhook works. ``number`` tells one from the next."""
+    return Alert(
+        id=event_id(TEST, webhook, number),
+        kind=TEST,
+        subject=webhook,
+        mark=number,
+        at=at,
+        noticed=at,
+        data={},
+    )

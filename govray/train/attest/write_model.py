@@ -48,8 +48,7 @@ from govray.governance.record.prepare_manifest import Manifest, verify_manifest
 from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.storage.place import Place
-from govray.storage.staged_folder import staged_folder
-from govray.storage.uploaded_folder import uploaded_folder
+from govray.storage.staged_folder import staged_folder, uploaded_folder
 from govray.train.checkpoint import commit_folder, whole_file
 from govray.train.checkpoint.holds import check_not_held
 from govray.train.checkpoint.storage import latest

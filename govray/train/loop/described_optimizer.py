@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from govray.engine.startup.optimizer_kinds import refuse_undriven
-from govray.engine.startup.without_compiler import without_compiler
+from govray.engine.startup.optimizer_kinds import refuse_undriven, without_compiler
 from govray.errors import GovrayError, UsageError, nearest, suggestion
 from govray.train.experiment.import_path import import_named, split_path
 from govray.train.experiment.sections import ADAMW, Optimizer

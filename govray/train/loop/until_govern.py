@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-from govray.engine.startup.without_compiler import without_compiler
+from govray.engine.startup.optimizer_kinds import without_compiler
 from govray.errors import GovrayError, UsageError
 from govray.train.inputs.order import Discovery, current
 from govray.train.worker.run_start import Discovered
@@ -113,7 +113,7 @@ _DRAWS: frozenset[Callable[..., Any]] = frozenset(
     {init.normal_, init.uniform_, init.kaiming_uniform_}
 )
 """What fills a tensor. One of the meta device has no numbers, and torch's compiler is imported to
-draw none of them (`govray.engine.startup.without_compiler`)."""
+draw none of them (`govray.engine.startup.optimizer_kinds`)."""
 
 
 @contextmanager

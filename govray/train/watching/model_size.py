@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from govray.engine.model.adapters import adapted_layers, is_conv1d
-from govray.engine.startup.without_compiler import without_compiler
+from govray.engine.startup.optimizer_kinds import without_compiler
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.train.watching.flops import Operation, attention_products, row_flops

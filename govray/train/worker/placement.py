@@ -1,4 +1,4 @@
-"""Where a worker computes: the device that Ray gave it, the model and optimizer on it, and the weights it begins with.
+"""Where a worker computes: its device, the model and optimizer on it, and its first weights.
 
 A model that is wholly on the CPU is moved. One that its loop put elsewhere was put there for a
 reason, which nobody here can know. So it is refused unless it is on the worker's device.

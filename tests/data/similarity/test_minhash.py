@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from rensa import RMinHash
 
 from govray.data.similarity import minhash
-from govray.data.similarity.minhash import PERMUTATIONS, SEED, passage_signatures
+from govray.data.similarity.minhash import (
+    PASSAGE,
+    PERMUTATIONS,
+    SEED,
+    passage_signatures,
+    passage_starts,
+    shingles,
+)
 from govray.data.similarity.near_copies import STRIDE
-from govray.data.similarity.shingles import PASSAGE, passage_starts, shingles
 
 texts = st.lists(st.sampled_from("abcdef"), max_size=400)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from govray.data.corpus import build
+from govray.data.similarity.minhash import LEAST, shingles, words
 from govray.data.similarity.near_copies import Near, near
-from govray.data.similarity.shingles import LEAST, shingles, words
 from govray.governance.policy.record_commitment import entry
 
 VOCABULARY = [f"word{number}" for number in range(2000)]

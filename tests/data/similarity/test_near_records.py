@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from govray.data import corpus
-from govray.data.similarity.near_records import near_records
+from govray.data.similarity.near_copies import near_records
 from govray.errors import Refused, UsageError
 from govray.governance.policy import record_commitment
 from tests.support.case_world import paragraph, reworded

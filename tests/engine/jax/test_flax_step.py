@@ -11,8 +11,8 @@ import optax
 import pytest
 from flax import nnx
 
+from govray.engine.jax.domain_gradients import GroupOptimizer
 from govray.engine.jax.gpt import FlaxGPT, loss
-from govray.engine.jax.group_optimizer import GroupOptimizer
 from govray.engine.jax.keyed_dropout import row_keys
 from govray.engine.jax.layer_groups import layer_groups
 from govray.engine.jax.named_parameters import named_parameters

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
-from govray.evidence.notaries import timestamping
-from govray.evidence.notaries.timestamping import ask_timestamp
+from govray.evidence.notaries import asking
+from govray.evidence.notaries.asking import ask_timestamp
 from govray.governance.submission.http_exchange import HttpAnswer
 from tests.support.distribution import require_openssl
 from tests.support.timestamp_server import Tsa
@@ -39,6 +39,6 @@ def test_what_is_no_authority_is_told(tsa: Tsa, monkeypatch: pytest.MonkeyPatch)
         (HttpAnswer(302, "application/timestamp-reply", b""), Refused),
         (HttpAnswer(200, "application/timestamp-reply", b"nothing"), Malformed),
     ):
-        monkeypatch.setattr(timestamping, "post", lambda *_, answer=answer, **__: answer)
+        monkeypatch.setattr(asking, "post", lambda *_, answer=answer, **__: answer)
         with pytest.raises(error):
             ask_timestamp("http://tsa.example", b"x", [tsa.named])

@@ -17,9 +17,8 @@ from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.policy.revoked import check_unrevoked_credential, check_unrevoked_policy
 from govray.governance.trust import anchor as anchoring
-from govray.governance.trust.anchor import TrustAnchor, pinned_revocations
+from govray.governance.trust.anchor import TrustAnchor, pinned_revocations, pinned_trust_root
 from govray.governance.trust.authority import Authority, Delegation
-from govray.governance.trust.pinned_root import pinned_trust_root
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.trust.trust_state import TrustState, sign_delegation
 from govray.governance.verify.verifier import verify

@@ -17,7 +17,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
-from govray.governance.trust.pinned_root import pinned_trust_root
+from govray.governance.trust.anchor import pinned_trust_root
 from govray.governance.verify import steps
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.steps import STEPS

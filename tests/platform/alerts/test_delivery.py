@@ -19,10 +19,10 @@ from govray.platform.alerts import delivery
 from govray.platform.alerts.delivery import MOST_TRIES, Deliverer
 from govray.platform.alerts.sending import ReceiverAnswer
 from govray.platform.store import webhooks
-from govray.platform.store.alert_events import probe
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.tables import AuditEntry, Delivery, Webhook
+from govray.platform.store.webhooks import probe
 from tests.support.databases import on_both
 from tests.support.receiver import Receiver
 

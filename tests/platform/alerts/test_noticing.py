@@ -13,10 +13,10 @@ from sqlmodel import Session, select
 from govray.platform.alerts import noticing
 from govray.platform.alerts.noticing import notice
 from govray.platform.store import rebuild, webhooks
-from govray.platform.store.alert_events import event_id
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
 from govray.platform.store.tables import Alert, Delivery, Reverification, Webhook
+from govray.platform.store.webhooks import event_id
 from tests.support.databases import on_both
 from tests.support.happened import (
     AT,

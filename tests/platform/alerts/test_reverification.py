@@ -13,8 +13,7 @@ from sqlmodel import Session, select
 from govray.errors import CouldNotCheck, InfrastructureFailed, Untrusted, VerificationFailed
 from govray.governance.formats.document import format_time
 from govray.platform.alerts.delivery import Deliverer
-from govray.platform.alerts.reverification import Verify, reverify
-from govray.platform.alerts.rounds import Rounds
+from govray.platform.alerts.rounds import Rounds, Verify, reverify
 from govray.platform.store import tables, webhooks
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.reverifications import changes

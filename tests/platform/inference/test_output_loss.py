@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from govray.cli import main
 from govray.errors import UsageError
-from govray.platform.inference.output_loss import output_losses
+from govray.platform.inference.generation import output_losses
 from govray.platform.inference.served_model import ServedModel, load
 from tests.platform.inference.conftest import Trained
 

@@ -21,7 +21,7 @@ from govray.governance.submission.worker_cap import (
 )
 from govray.platform.queue.giving_way import Holding
 from govray.platform.queue.job import JobState
-from govray.platform.queue.progress import run_name
+from govray.platform.queue.outcome import run_name
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import GIVE_BACK_S, LEASE_S, QueuePass, Reconciler
 from govray.platform.queue.run_limits import RunLimits

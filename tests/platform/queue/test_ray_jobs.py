@@ -22,8 +22,7 @@ from govray.governance.submission.register_forms import ADDRESS, SECRET
 from govray.governance.submission.submission import read_submission
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
-from govray.platform.queue.entrypoint import entrypoint
-from govray.platform.queue.job import Unreachable
+from govray.platform.queue.job import Unreachable, entrypoint
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
 from govray.platform.store.states import SubmissionState

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from sqlmodel import Session
 
 from govray.cli import main
-from govray.data.similarity.near_records import near_records
+from govray.data.similarity.near_copies import near_records
 from govray.platform.service.http.settings import CaseSettings
 from tests.support.case_world import (
     MODEL,

@@ -9,7 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Engine, MetaData, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from govray.platform.store import schema_upgrade
+from govray.platform.store import database
 from govray.platform.store.database import connect, parse_url
 from govray.platform.store.tables import TABLES
 
@@ -27,7 +27,7 @@ def differences(engine: Engine, tables: MetaData = TABLES) -> list[object]:
 
 def down_to(engine: Engine, target: str) -> None:
     with engine.begin() as connection:
-        command.downgrade(schema_upgrade._config(connection), target)
+        command.downgrade(database._config(connection), target)
 
 
 def tables_of(engine: Engine) -> set[str]:
@@ -36,7 +36,7 @@ def tables_of(engine: Engine) -> set[str]:
 
 def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    schema_upgrade.to_head(engine)
+    database.to_head(engine)
     assert differences(engine) == []
     assert tables_of(engine) == set(TABLES.tables)
     more = MetaData()
@@ -50,16 +50,16 @@ def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
 
 def test_the_schema_goes_down_and_up_again(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    schema_upgrade.to_head(engine)
+    database.to_head(engine)
     with engine.begin() as connection:
         connection.execute(text(ROW))
-    schema_upgrade.to_head(engine)  # nothing to do
+    database.to_head(engine)  # nothing to do
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM model")).scalars().all() == ["kept"]
-        assert schema_upgrade.revision(connection) == schema_upgrade.head()
+        assert database.revision(connection) == database.head()
     down_to(engine, "base")
     assert tables_of(engine) == set()
-    schema_upgrade.to_head(engine)
+    database.to_head(engine)
     assert differences(engine) == []
     engine.dispose()
 
@@ -70,6 +70,6 @@ def test_an_upgrade_that_fails_half_way_leaves_nothing(empty_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE token (x integer)"))
     with pytest.raises(DBAPIError, match="token"):
-        schema_upgrade.to_head(engine)
+        database.to_head(engine)
     assert tables_of(engine) == {"token"}
     engine.dispose()

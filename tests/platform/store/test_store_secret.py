@@ -15,11 +15,16 @@ from govray.cli import main
 from govray.errors import Refused, UsageError
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
-from govray.platform.store import secret_fingerprint
+from govray.platform.store import store_secret
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
-from govray.platform.store.secret_fingerprint import fingerprint, indexing_key, recorded
-from govray.platform.store.store_secret import KEY_ENV, load_key
+from govray.platform.store.store_secret import (
+    KEY_ENV,
+    fingerprint,
+    indexing_key,
+    load_key,
+    recorded,
+)
 from tests.support.people import make_tokens
 from tests.support.shelf_of_models import made_once
 
@@ -100,7 +105,7 @@ def test_without_the_check_a_record_that_was_used_is_not_found(
     """The control: what the check is for."""
     index_one(engine, RIGHT)
     write(tmp_path / "secret", WRONG)
-    monkeypatch.setattr(secret_fingerprint, "recorded", lambda _: None)
+    monkeypatch.setattr(store_secret, "recorded", lambda _: None)
     health, status = asked(url)
     assert (health["status"], status) == ("ok", 200)
 

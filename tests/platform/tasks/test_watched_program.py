@@ -14,8 +14,8 @@ import pytest
 from govray.platform.tasks import watched_program
 from govray.platform.tasks.jupyter import jupyter_program
 from govray.platform.tasks.kept_files import KeptFiles
-from govray.platform.tasks.last_use import JupyterServer
 from govray.platform.tasks.task_file import read_task
+from govray.platform.tasks.watched_program import JupyterServer
 
 
 class Used(JupyterServer):

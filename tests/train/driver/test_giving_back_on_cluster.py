@@ -19,11 +19,11 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.platform.queue.job import Job, JobState
-from govray.platform.queue.progress import run_name
+from govray.platform.queue.outcome import run_name
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.reconcile import Reconciler
 from govray.platform.queue.run_limits import RunLimits
-from govray.platform.store import schema_upgrade, submissions
+from govray.platform.store import database, submissions
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import connect, parse_url
 from govray.platform.store.states import SubmissionState
@@ -81,7 +81,7 @@ class Jobs:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = connect(parse_url(f"sqlite:///{tmp_path / 'queue.db'}"))
-    schema_upgrade.to_head(engine)
+    database.to_head(engine)
     yield engine
     engine.dispose()
 

@@ -19,7 +19,6 @@ from sqlmodel import Session, col, select
 from govray import traces
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
-from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.experiment_check import (
@@ -28,6 +27,9 @@ from govray.platform.service.acting.experiment_check import (
     ExperimentFacts,
     facts,
     file_text,
+    lacks_room,
+    stated_pool,
+    with_room,
 )
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.caller import Caller

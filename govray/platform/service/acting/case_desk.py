@@ -11,20 +11,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import Annotated
 
+import pydantic
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-from govray.governance.formats.keys import Signer
+from govray.errors import UsageError
+from govray.governance.formats.keys import Signer, is_outside
 from govray.governance.signers.key_reference import open_signer
 from govray.platform.service.acting.case_search import CaseSources
 from govray.platform.service.http.limits import Buckets, RequestBound, address_key
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.settings import CaseSettings, Settings
+from govray.platform.service.http.stated_file import read_stated
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.visible.near_records import NearSearch
+from govray.storage.place import Place, place
 
 SEARCH_SECONDS = 600.0
 """Until a search has ended. The first one in a corpus reads all of it."""
@@ -119,3 +124,43 @@ def _desk(request: Request) -> CaseDesk:
 
 DeskDep = Annotated[CaseDesk, Depends(_desk)]
 """The desk of this service. Raises 404 where cases are off."""
+
+
+_IN_A_VARIABLE = "env:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseFile:
+    """What the file may say. See `CaseSettings`."""
+
+    key: str
+    without_token: bool = False
+    per_day: int = 5
+    corpora: str | None = None
+
+
+_FILE = pydantic.TypeAdapter(CaseFile)
+
+
+def read_cases(path: Path) -> CaseSettings:
+    """How cases are answered, as a YAML file states it. A relative path of a key, or of the
+    corpora, begins at that file."""
+    do = "See docs/cases.md, Turn it on"
+    stated = read_stated(path, _FILE, do=do)
+    key = stated.key
+    if not is_outside(key) and not key.startswith(_IN_A_VARIABLE):
+        key = str(path.parent / key)
+    return CaseSettings(
+        key=key,
+        without_token=stated.without_token,
+        per_day=stated.per_day,
+        corpora=None if stated.corpora is None else _corpora(stated.corpora, path, do),
+    )
+
+
+def _corpora(text: str, path: Path, do: str) -> Place:
+    try:
+        found = place(text)
+    except ValueError as error:
+        raise UsageError(f"field 'corpora': {error}", where=str(path), do=do) from None
+    return path.parent / found if isinstance(found, Path) else found

@@ -1,10 +1,11 @@
-"""Query parameters that an address does not have are refused: a misspelt filter filters nothing."""
+"""Query parameters: those that an address lacks are refused; how OpenAPI names what it has."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import Request
+from fastapi.routing import APIRoute
 
 from govray.platform.service.http.problems import Problem
 
@@ -43,3 +44,49 @@ def _dependant(request: Request) -> Any:
 def _names(dependant: Any) -> set[str]:
     own = {field.alias for field in dependant.query_params}
     return own.union(*map(_names, dependant.dependencies))
+
+
+PARAMETERS = {
+    "action": "Entries of this action.",
+    "by": "What usage is counted by.",
+    "corpus": "A corpus's name.",
+    "experiment": "An experiment's id.",
+    "first": "The smaller size of the ledger, in leaves.",
+    "from": "Digest of the policy that is replaced.",
+    "group": "A layer group, such as `block.3`; of metrics, the group that they are in.",
+    "if-none-match": "ETags of what you have.",
+    "index": "A leaf's index, from 0.",
+    "kind": "Decisions of this kind.",
+    "model": "A model's name.",
+    "name": "Of this name.",
+    "outcome": "Entries of this outcome.",
+    "path": "A tile's path, as C2SP tlog-tiles has it.",
+    "policy": "Digest of a signed depth policy.",
+    "pool": "In this pool.",
+    "project": "Of this project.",
+    "run": "A run's name.",
+    "second": "The larger size; by default the ledger's.",
+    "sha256": "A SHA-256 in hex.",
+    "size": "The size that the proof is for; by default the ledger's.",
+    "state": "In this state.",
+    "subject": "Entries about this.",
+    "to": "Digest of the policy that takes its place.",
+    "trial": "A trial's id.",
+    "user": "Of this user.",
+    "version": "A semantic version: `1.4.0`.",
+}
+"""What a parameter is, where its route does not say it better."""
+
+
+def operation_id(route: APIRoute) -> str:
+    """A route's module and function, which no other has."""
+    function = route.endpoint
+    return f"{function.__module__.rpartition('.')[2]}_{function.__name__}"
+
+
+def describe_parameters(description: dict[str, Any]) -> None:
+    for methods in description["paths"].values():
+        for operation in methods.values():
+            for each in operation.get("parameters", ()):
+                if not each.get("description") and each["name"].lower() in PARAMETERS:
+                    each["description"] = PARAMETERS[each["name"].lower()]

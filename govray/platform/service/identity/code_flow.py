@@ -20,14 +20,18 @@ import base64
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import quote_plus, urlencode, urlsplit
 
+import pydantic
+
 from govray.errors import UsageError
 from govray.governance.formats.keys import read_password
 from govray.platform.service.http.settings import OidcSettings
+from govray.platform.service.http.stated_file import read_stated
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.oidc import Oidc
 from govray.platform.service.identity.provider_address import NoAnswer, ask, check_address, is_safe
@@ -223,3 +227,18 @@ def code_flow(settings: OidcSettings, oidc: Oidc) -> CodeFlow | None:
         secret=read_password(file).decode() if file else None,
         scope=settings.scope,
     )
+
+
+_PROVIDER = pydantic.TypeAdapter(OidcSettings)
+
+
+def read_provider(path: Path) -> OidcSettings:
+    """The identity provider that a YAML file states. A relative ``client_secret_file`` lies beside
+    that file."""
+    do = "See docs/service.md, An identity provider"
+    settings = read_stated(path, _PROVIDER, do=do)
+    if settings.client_secret_file is not None:
+        beside = path.parent / settings.client_secret_file
+        settings = replace(settings, client_secret_file=beside)
+    code_flow(settings, Oidc(settings))  # refuses here what it would when a service starts
+    return settings

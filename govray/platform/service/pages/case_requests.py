@@ -15,9 +15,8 @@ from govray.governance.attestation.case_answer import CaseAnswer
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.platform.service.acting.case_desk import DeskDep
-from govray.platform.service.http.checked_fields import checked
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.pages.form_fields import form_of
+from govray.platform.service.pages.form_fields import checked, form_of
 from govray.platform.service.pages.rendering import HEADERS, render
 from govray.platform.service.routes.attestations import DSSE
 from govray.platform.service.routes.cases import AskedCase, answer_bytes, receive, shown_case

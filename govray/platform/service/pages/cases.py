@@ -11,11 +11,10 @@ from sqlmodel import col
 
 from govray.governance.attestation.case_answer import Decision
 from govray.platform.service.acting.case_desk import DeskDep
-from govray.platform.service.http.checked_fields import checked
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.case_requests import envelope
-from govray.platform.service.pages.form_fields import FormDep, field, then
+from govray.platform.service.pages.form_fields import FormDep, checked, field, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import cases as routes
 from govray.platform.service.routes.cases import (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs
 
 from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, ValidationError
 
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.access import is_own_page
 from govray.platform.service.pages.rendering import HEADERS
 
@@ -61,3 +63,17 @@ def field(fields: Fields, name: str) -> str:
 def then(path: str) -> RedirectResponse:
     """The answer to a form that changed something: the page that shows it."""
     return RedirectResponse(path, status_code=303, headers=HEADERS)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(model: type[Model], fields: Mapping[str, Any]) -> Model:
+    """The request that ``fields`` make."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(each) for each in first["loc"])
+        what = str(first["msg"]).removeprefix("Value error, ")
+        raise not_valid(where or "form", what, "Go back and mend it") from None

@@ -1,18 +1,27 @@
-"""The first page: what there is, and what to do where there is nothing."""
+"""The first page; whether a text was used, asked by its hash; and the audit log."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import hashlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import col
 
+from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages import experiments
+from govray.platform.service.pages.form_fields import form_of
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import model_rows
+from govray.platform.service.routes.records import answer_of
 from govray.platform.service.visible.visibility import (
+    AUDITORS,
+    CORPUS_READERS,
     attestations,
+    audit_entries,
     is_staff,
     ledgers,
     own_corpora,
@@ -20,7 +29,7 @@ from govray.platform.service.visible.visibility import (
     reads_runs,
     trials,
 )
-from govray.platform.store.tables import Attestation, Corpus, Ledger, Trial
+from govray.platform.store.tables import Attestation, AuditEntry, Corpus, Ledger, Trial
 
 router = APIRouter()
 
@@ -52,3 +61,62 @@ def _totals(visit: Visit) -> list[tuple[str, int]]:
     if is_staff(visit.caller):
         counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
     return [(name, visit.session.execute(query).scalar_one()) for name, query in counted.items()]
+
+
+# The page that asks whether a text was used, by its hash.
+#
+# A script hashes the text in the browser and sends the hash alone (`static/records.js`). Without
+# it the form sends the text in the body of a request, where no log has it. It is hashed, and
+# neither stored nor logged. A form is taken from our own pages only.
+
+
+@router.get("/search")
+def form(visit: VisitDep) -> HTMLResponse:
+    return render(
+        visit, "search.html", reads=reads_corpora(visit.caller), answer=None, missing=False
+    )
+
+
+async def _text(request: Request) -> bytes:
+    """The text of the form as the browser had it: a form sends its lines with CRLF."""
+    return (await form_of(request)).get("text", "").encode()
+
+
+@router.post("/search", dependencies=[CORPUS_READERS])
+def search(visit: VisitDep, text: Annotated[bytes, Depends(_text)]) -> HTMLResponse:
+    """The same answer as the script gives, but for proofs: those are checked in a browser."""
+    answer = None
+    if text:
+        digest = hashlib.sha256(text).hexdigest()
+        answer = answer_of(visit, digest, 0)
+    return render(
+        visit,
+        "search.html",
+        status=200 if text else 422,
+        reads=True,
+        answer=answer,
+        missing=not text,
+    )
+
+
+@router.get("/views")
+def views(visit: VisitDep) -> HTMLResponse:
+    return render(visit, "views.html")
+
+
+Filter = Annotated[str, Query(max_length=200)]
+_NUMBER: Any = AuditEntry.number
+
+
+@router.get("/audit", dependencies=[AUDITORS])
+def audit_log(
+    visit: VisitDep, page: PageDep, user: Filter = "", subject: Filter = "", action: Filter = ""
+) -> HTMLResponse:
+    row = AuditEntry
+    statement = select(row).where(audit_entries(visit.caller))
+    given = {"user": user.strip(), "subject": subject.strip(), "action": action.strip()}
+    for name, value in given.items():
+        if value:
+            statement = statement.where(col(getattr(row, name)) == value)
+    rows, after = page.rows(visit.session, statement, [_NUMBER], [int], descending=True)
+    return render(visit, "audit.html", entries=rows, after=after, given=given)

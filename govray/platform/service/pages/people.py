@@ -13,11 +13,10 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 from sqlmodel import col
 
-from govray.platform.service.http.checked_fields import checked
 from govray.platform.service.identity.caller import ROLES, SCOPES
 from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import FormDep, field, then
+from govray.platform.service.pages.form_fields import FormDep, checked, field, then
 from govray.platform.service.pages.projects import SIGNED_IN
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import tokens as routes

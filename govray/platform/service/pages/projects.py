@@ -16,12 +16,11 @@ from govray.platform.service.acting.project_rules import (
     demand_manage,
     find_project,
 )
-from govray.platform.service.http.checked_fields import checked
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import FormDep, field, then
+from govray.platform.service.pages.form_fields import FormDep, checked, field, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import projects as routes
 from govray.platform.service.routes import role_bindings as role_routes

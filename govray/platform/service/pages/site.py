@@ -31,7 +31,6 @@ from govray.platform.service.identity import session_cookie
 from govray.platform.service.identity.caller import PUBLIC
 from govray.platform.service.identity.session_cookie import COOKIE, FORMER
 from govray.platform.service.pages import (
-    audit_log,
     case_requests,
     cases,
     comparison,
@@ -45,9 +44,7 @@ from govray.platform.service.pages import (
     people,
     projects,
     promotion,
-    provider_sign_in,
     queue,
-    record_search,
     runs,
     signing_in,
     submissions,
@@ -102,11 +99,11 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, runs, comparison, record_search),
+    *(overview, models, corpora, experiments, runs, comparison),
     logs,
-    *(ledgers, signing_in, provider_sign_in),
+    *(ledgers, signing_in),
     *(queue, tasks, new_experiment, submissions, promotion),
-    *(projects, people, audit_log),
+    *(projects, people),
     *(case_requests, cases),
 ):
     router.include_router(_each.router)

@@ -23,12 +23,11 @@ from govray.governance.submission.yaml_overrides import written
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import DEFAULT, Act
 from govray.platform.service.http import problems
-from govray.platform.service.http.checked_fields import checked
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import Fields, FormDep, then
+from govray.platform.service.pages.form_fields import Fields, FormDep, checked, then
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.submissions import ACTS, ID

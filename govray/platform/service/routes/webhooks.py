@@ -22,9 +22,9 @@ from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.visibility import STAFF_ONLY
 from govray.platform.store import tables, webhooks
-from govray.platform.store.alert_events import probe
-from govray.platform.store.secret_fingerprint import indexing_key
 from govray.platform.store.states import DeliveryState
+from govray.platform.store.store_secret import indexing_key
+from govray.platform.store.webhooks import probe
 
 router = APIRouter(tags=["alerts"])
 

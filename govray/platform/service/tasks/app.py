@@ -32,8 +32,7 @@ from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import CatchAll, Problem, details
 from govray.platform.service.tasks.gate import TaskGate
 from govray.platform.service.tasks.headers import COOKIE
-from govray.platform.service.tasks.http_forwarding import forward_http
-from govray.platform.service.tasks.socket_forwarding import forward_socket
+from govray.platform.service.tasks.http_forwarding import forward_http, forward_socket
 from govray.platform.service.tasks.tickets import SESSION_HOURS
 
 MIB = 1024 * 1024

@@ -1,1 +1,1 @@
-"""The scripts that take a store from one revision to the next; run by ``schema_upgrade.py``."""
+"""The scripts that take a store from one revision to the next; run by ``database.py``."""

@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate; the connection, in a transaction, is ``schema_upgrade.py``'s."""
+"""What Alembic runs to migrate; the connection, in a transaction, is ``database.py``'s."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from govray.errors import GovrayError
 from govray.governance.formats.keys import LocalSigner
-from govray.platform.service.acting.case_file import read_cases
+from govray.platform.service.acting.case_desk import read_cases
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import CaseSettings, Settings
 from govray.platform.service.visible.near_records import LEAST_OVERLAP
