@@ -8,28 +8,55 @@ Kueue in config/components/crd/bases. They are megabytes of YAML, so they don't 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart, HelmError, lint
 
 from govray.cli import main
+from tests.support.operator_rules import Image, Objects, clusters, faults, quantity
 from tests.support.tree import ROOT
 
 CHART = ROOT / "deploy/kubernetes"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
-EVERYTHING = {"job": {"config": "jobs/train.yaml", "pool": "gpu"}, "service": {"enabled": True}}
-
-Objects = Mapping[tuple[str, str], dict[str, Any]]
+DIGEST = "registry.example.com/govray@sha256:" + "1" * 64
+EVERYTHING = {
+    "image": DIGEST,
+    "imagePullSecrets": ["registry"],
+    "queues": {"topology": "racks"},
+    "job": {"config": "jobs/train.yaml", "pool": "gpu", "topology": "example.com/rack"},
+    "service": {"enabled": True, "host": "govray.example.com"},
+    "monitoring": {"enabled": True},
+    "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
+    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+}
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+IMAGE = Image(
+    (ROOT / "deploy/Containerfile").read_text(),
+    extras=frozenset({"train"}),
+    dashboard=frozenset(
+        extra
+        for extra, packages in EXTRAS.items()
+        for each in packages
+        if re.search(r"^ray\[.*\b(default|serve)\b", each)
+    ),
+)
 
 
 def rendered(values: Mapping[str, Any]) -> Objects:
     with Chart.load(CHART) as chart:
-        text = chart.render(dict(values), name="govray", namespace="ml")
+        text = chart.render({"image": DIGEST, **values}, name="govray", namespace="ml")
     found = {}
     for manifest in text.values() if isinstance(text, dict) else [text]:
         for each in yaml.safe_load_all(manifest):
@@ -43,12 +70,116 @@ def objects() -> Objects:
     return rendered(EVERYTHING)
 
 
-def clusters(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
-    fields = {"RayCluster": None, "RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+def test_what_the_operators_and_the_kubelet_say_of_it(objects: Objects) -> None:
+    assert faults(objects, IMAGE) == []
+    assert faults(rendered({}), IMAGE) == []
+
+
+Change = Callable[[dict[tuple[str, str], Any]], Image | None]
+
+
+def cluster(objects: Any, kind: str) -> Any:
+    return next(spec for found, _, spec in clusters(objects) if found == kind)
+
+
+def image(**changed: Any) -> Change:
+    return lambda _: replace(IMAGE, **changed)
+
+
+def spec(kind: str, change: Callable[[Any], object]) -> Change:
+    def changed(objects: dict[tuple[str, str], Any]) -> None:
+        change(cluster(objects, kind))
+
+    return changed
+
+
+def pod(group: Any) -> Any:
+    return group["template"]["spec"]
+
+
+def uncovered(objects: dict[tuple[str, str], Any]) -> None:
     for (kind, _), each in objects.items():
-        if kind in fields:
-            field = fields[kind]
-            yield kind, each["spec"][field] if field else each["spec"]
+        if kind == "ClusterQueue":
+            group = each["spec"]["resourceGroups"][0]
+            group["coveredResources"] = ["cpu", "nvidia.com/gpu"]
+            for flavor in group["flavors"]:
+                flavor["resources"] = [r for r in flavor["resources"] if r["name"] != "memory"]
+
+
+def mounted(objects: dict[tuple[str, str], Any], *, fs_group: bool) -> None:
+    head = pod(cluster(objects, "RayJob")["headGroupSpec"])
+    head["containers"][0]["volumeMounts"].append({"name": "operator-secret", "mountPath": "/k"})
+    if not fs_group:
+        del head["securityContext"]["fsGroup"]
+
+
+ROCKS = {"backend": "rocksdb", "storage": {"size": "1Gi"}}
+NAMED = IMAGE.text.replace("USER 1000", "USER ray")
+FAULTS: dict[str, tuple[Change, str]] = {
+    "A1 no dashboard": (image(extras=frozenset({"jax"})), "no dashboard"),
+    "C1 RocksDB": (
+        spec("RayCluster", lambda s: s.update(gcsFaultToleranceOptions=ROCKS)),
+        "GCSFaultToleranceEmbeddedStorage",
+    ),
+    "C2 memory uncovered": (uncovered, "resource memory unavailable"),
+    "C3 a user by name": (
+        lambda o: (
+            pod(cluster(o, "RayJob")["headGroupSpec"])["securityContext"].pop("runAsUser"),
+            replace(IMAGE, text=NAMED),
+        )[1],
+        "non-numeric user",
+    ),
+    "C4 a key of root's": (lambda o: mounted(o, fs_group=False), "cannot read"),
+    "C4 a key of a group's": (lambda o: mounted(o, fs_group=True), "govray refuses"),
+    "C5 no jobs": (image(text=IMAGE.text.replace("COPY jobs ./jobs", "")), "no jobs/"),
+    "C5 no service": (image(text=IMAGE.text.replace("COPY serve ./serve", "")), "no serve/"),
+    "C6 a probe by wget": (
+        spec(
+            "RayService",
+            lambda s: pod(s["workerGroupSpecs"][0])["containers"][0].pop("readinessProbe"),
+        ),
+        "wget",
+    ),
+    "C7 no account": (lambda o: o.pop(("ServiceAccount", "govray-jobs")) and None, "no account"),
+    "C7 no upgrade": (lambda o: o.pop(("Job", "govray-store-upgrade")) and None, "makes"),
+    "C8 a flavor of any node": (
+        lambda o: o["ResourceFlavor", "govray-cpu"]["spec"].update(nodeLabels={}),
+        "no labels",
+    ),
+    "C9 a cluster beside the queue": (
+        lambda o: o["RayCluster", "govray"]["metadata"].update(labels={}),
+        "has no queue",
+    ),
+    "a scaled cluster that is not elastic": (
+        lambda o: o["RayCluster", "govray"]["metadata"].update(annotations={}),
+        "elastic",
+    ),
+    "more workers than there is quota": (
+        spec("RayJob", lambda s: s["workerGroupSpecs"][0].update(replicas=5)),
+        "no flavor",
+    ),
+    "racks that no flavor knows": (
+        lambda o: o["ResourceFlavor", "govray-gpu"]["spec"].pop("topologyName") and None,
+        "no flavor",
+    ),
+    "an autoscaler without a token": (
+        spec(
+            "RayCluster",
+            lambda s: pod(s["headGroupSpec"]).update(automountServiceAccountToken=False),
+        ),
+        "no token",
+    ),
+    "an open pod": (lambda o: o.pop(("NetworkPolicy", "govray-job")) and None, "any pod"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_put_back_is_found(name: str, objects: Objects) -> None:
+    change, found = FAULTS[name]
+    changed = dict(deepcopy(objects))
+    wrong = change(changed)
+    told = faults(changed, wrong if isinstance(wrong, Image) else IMAGE)
+    assert any(found in each for each in told), told
 
 
 def test_helm_finds_no_fault() -> None:
@@ -57,23 +188,19 @@ def test_helm_finds_no_fault() -> None:
     assert not [each for each in told.get("messages", ()) if each["severity"] > 1]
 
 
-def test_the_operator_s_key_is_on_heads_alone(objects: Objects) -> None:
-    for kind, spec in clusters(objects):
-        assert VALUES["operatorKeySecret"] in str(spec["headGroupSpec"]), kind
+def test_the_operator_s_key_is_on_the_head_of_a_job_by_hand_alone(objects: Objects) -> None:
+    for kind, _, spec in clusters(objects):
+        held = VALUES["operatorKeySecret"] in str(spec["headGroupSpec"])
+        assert held == (kind == "RayJob")
         assert VALUES["operatorKeySecret"] not in str(spec["workerGroupSpecs"]), kind
         assert spec["authOptions"] == {"mode": "token", "secretName": VALUES["rayTokenSecret"]}
         assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 
-def test_no_pod_is_root_and_each_runs_the_image_by_its_digest(objects: Objects) -> None:
-    for kind, spec in clusters(objects):
-        groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
-        for pod in (group["template"]["spec"] for group in groups):
-            [container] = pod["containers"]
-            assert container["image"] == VALUES["image"], kind
-            assert "@sha256:" in container["image"]
-            assert container["securityContext"]["runAsNonRoot"] is True
-            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+@pytest.mark.parametrize("image", ["", "registry.example.com/govray:latest"])
+def test_an_image_without_a_digest_is_refused(image: str) -> None:
+    with pytest.raises(HelmError, match="by its digest"):
+        rendered({"image": image})
 
 
 def test_a_job_waits_in_its_project_s_queue(objects: Objects) -> None:
@@ -94,11 +221,11 @@ def test_projects_share_what_the_pools_have(objects: Objects) -> None:
     for flavor in queues[0]["resourceGroups"][0]["flavors"]:
         assert ("ResourceFlavor", flavor["name"]) in objects
     cpus = [
-        int(resource["nominalQuota"])
+        quantity(resource["nominalQuota"])
         for queue in queues
         for flavor in queue["resourceGroups"][0]["flavors"]
         for resource in flavor["resources"]
-        if resource["name"] == "cpu"
+        if resource["name"] == "cpu" and flavor["name"] != "govray-head"
     ]
     assert sum(cpus) == sum(pool["cpu"] * pool["nodes"] for pool in VALUES["pools"].values())
 
@@ -142,14 +269,30 @@ def test_what_an_experiment_asks_for_is_what_its_job_gets(
     assert group["groupName"] == "gpu"
     assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 3
     assert group["labels"] == {"pool": "gpu", "market-type": "spot"}
-    assert group["template"]["spec"]["nodeSelector"] == {"market-type": "spot"}
+    assert group["template"]["spec"]["nodeSelector"] == {
+        "govray.dev/pool": "gpu",
+        "market-type": "spot",
+    }
+
+
+def test_kubernetes_takes_its_own_kinds(objects: Objects) -> None:
+    checked = set()
+    for (kind, _), each in objects.items():
+        if each["apiVersion"] in {"v1", "batch/v1", "networking.k8s.io/v1", "policy/v1"}:
+            kubernetes_validate.validate(each, "1.34", strict=True)
+            with pytest.raises(kubernetes_validate.ValidationError):
+                kubernetes_validate.validate({**each, "specification": {}}, "1.34", strict=True)
+            checked.add(kind)
+    assert {"ServiceAccount", "NetworkPolicy", "Ingress", "Job", "PodDisruptionBudget"} <= checked
 
 
 @pytest.mark.skipif("GOVRAY_CRDS" not in os.environ, reason="GOVRAY_CRDS names no folder")
 def test_each_object_is_what_its_operator_published(objects: Objects) -> None:
     published = schemas(Path(os.environ["GOVRAY_CRDS"]))
     for (kind, name), each in objects.items():
-        schema = published[kind, each["apiVersion"]]
+        schema = published.get((kind, each["apiVersion"]))
+        if schema is None:
+            continue  # Kubernetes' own, and Prometheus'
         errors = [
             f"{kind} {name} {e.json_path}: {e.message}"
             for e in jsonschema.Draft202012Validator(schema).iter_errors(each)

@@ -1,0 +1,399 @@
+"""What KubeRay, Kueue and the kubelet would say of objects, restated as rules.
+
+The schemas of their CRDs say which fields there are. These rules say which values start. Each names
+the function that it restates: of KubeRay v1.7.0 below ``ray-operator/``, of Kueue v0.19.2 below
+``pkg/``, and of Kubernetes v1.34 below ``pkg/``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+Objects = Mapping[tuple[str, str], dict[str, Any]]
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
+DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LONGEST_NAME = {"RayCluster": 53, "RayJob": 47, "RayService": 47}
+AUTOSCALER = {"cpu": 0.5, "memory": float(512 << 20)}
+"""What the autoscaler's container adds to a head: controllers/ray/common/pod.go."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a Containerfile puts into the image.
+
+    Attributes:
+        text: The file.
+        extras: Of govray, that are installed.
+        dashboard: The extras of govray that bring Ray's dashboard.
+    """
+
+    text: str
+    extras: frozenset[str]
+    dashboard: frozenset[str]
+
+    @property
+    def user(self) -> str:
+        return re.findall(r"^USER (\S+)", self.text, re.M)[-1]
+
+    @property
+    def folders(self) -> set[str]:
+        """Folders of the tree that lie in the working directory."""
+        return set(re.findall(r"^COPY (\w+) \./\1$", self.text, re.M))
+
+    def has(self, program: str) -> bool:
+        return bool(re.search(rf"apt-get install.*\b{program}\b", self.text, re.S))
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Pods of one template. ``worker``: not a head, and not a submitter."""
+
+    name: str
+    count: int
+    template: dict[str, Any]
+    worker: bool = False
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.template["spec"]
+        return found
+
+    @cached_property
+    def containers(self) -> list[dict[str, Any]]:
+        return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
+
+
+def clusters(objects: Objects) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Each object that has a Ray cluster: its kind, itself, and the cluster's spec."""
+    fields = {"RayCluster": None, "RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+    for (kind, _), each in objects.items():
+        if kind in fields:
+            field = fields[kind]
+            yield kind, each, each["spec"][field] if field else each["spec"]
+
+
+def ray_pods(owner: dict[str, Any], spec: dict[str, Any]) -> list[Pods]:
+    """The pods of a cluster, and of what submits a job."""
+    head = Pods("head", 1, spec["headGroupSpec"]["template"])
+    found = [head]
+    for group in spec.get("workerGroupSpecs", ()):
+        count = max(group.get("replicas", 1), group.get("minReplicas", 0))
+        found.append(Pods(group["groupName"], count, group["template"], worker=True))
+    if (
+        owner["kind"] == "RayJob"
+        and owner["spec"].get("submissionMode", "K8sJobMode") != "HTTPMode"
+    ):
+        default = {"spec": {"containers": [{"resources": SUBMITTER}]}}
+        found.append(Pods("submitter", 1, owner["spec"].get("submitterPodTemplate", default)))
+    return found
+
+
+SUBMITTER = {"requests": {"cpu": "500m", "memory": "200Mi"}}
+
+
+def all_pods(objects: Objects) -> Iterator[tuple[str, Pods]]:
+    for kind, owner, spec in clusters(objects):
+        for pods in ray_pods(owner, spec):
+            yield f"{kind} {owner['metadata']['name']} {pods.name}", pods
+    for (kind, name), each in objects.items():
+        if kind in ("Job", "Deployment"):
+            yield f"{kind} {name}", Pods(name, 1, each["spec"]["template"])
+
+
+# KubeRay
+
+
+def ray_names(objects: Objects, image: Image) -> Iterator[str]:
+    """controllers/ray/utils/validation.go: ValidateRay{Cluster,Job,Service}Metadata."""
+    for kind, owner, _ in clusters(objects):
+        name = owner["metadata"]["name"]
+        if len(name) > LONGEST_NAME[kind] or not DNS_1035.fullmatch(name):
+            yield f"{kind} {name}: the operator takes no such name"
+
+
+def ray_clusters(objects: Objects, image: Image) -> Iterator[str]:
+    """controllers/ray/utils/validation.go: ValidateRayClusterSpec, and the gates that are off in
+    pkg/features/features.go."""
+    for kind, owner, spec in clusters(objects):
+        where = f"{kind} {owner['metadata']['name']}"
+        scaled = spec.get("enableInTreeAutoscaling", False)
+        for field in ("networkPolicy", "tlsOptions", "historyServerOptions"):
+            if field in spec:
+                yield f"{where}: {field} needs a feature gate that is off"
+        lasting = spec.get("gcsFaultToleranceOptions", {})
+        if lasting.get("backend") == "rocksdb":
+            yield f"{where}: the gate GCSFaultToleranceEmbeddedStorage is off"
+        elif "storage" in lasting:
+            yield f"{where}: storage belongs to the back end rocksdb"
+        groups = [spec["headGroupSpec"], *spec.get("workerGroupSpecs", ())]
+        for group in groups:
+            given = group.get("rayStartParams", {})
+            if "labels" in given:
+                yield f"{where}: labels are a field of the group"
+            if group.get("resources") and given.keys() & {"num-cpus", "num-gpus", "memory"}:
+                yield f"{where}: resources are given twice"
+            if not group["template"]["spec"].get("containers"):
+                yield f"{where}: a group has no container"
+            restart = group["template"]["spec"].get("restartPolicy", "Never")
+            if scaled and restart != "Never":
+                yield f"{where}: under the second autoscaler no pod restarts itself"
+        for group in groups[1:]:
+            least, most = group.get("minReplicas"), group.get("maxReplicas")
+            if not scaled and (least is None or most is None):
+                yield f"{where}: a group names neither least nor most"
+            elif least is not None and most is not None and not 0 <= least <= most:
+                yield f"{where}: a group's least is above its most"
+        if spec.get("authOptions", {}).get("mode") == "token":
+            version = [int(part) for part in spec.get("rayVersion", "0").split(".")[:2]]
+            if version < [2, 52]:
+                yield f"{where}: tokens need Ray 2.52"
+        named = {each["name"] for each in groups[0]["template"]["spec"]["containers"][0]["env"]}
+        if named & {"RAY_REDIS_ADDRESS", "REDIS_PASSWORD", "REDIS_USERNAME", "RAY_GCS_STORAGE"}:
+            yield f"{where}: the head's environment has what gcsFaultToleranceOptions says"
+
+
+def ray_jobs(objects: Objects, image: Image) -> Iterator[str]:
+    """controllers/ray/utils/validation.go: ValidateRayJobSpec."""
+    for kind, owner, _ in clusters(objects):
+        spec = owner["spec"]
+        kept = not spec.get("shutdownAfterJobFinishes")
+        if kind == "RayJob" and kept and ("suspend" in spec or "ttlSecondsAfterFinished" in spec):
+            yield f"RayJob {owner['metadata']['name']}: it has to end its cluster"
+        if kind == "RayJob" and spec.get("backoffLimit", 0) < 0:
+            yield f"RayJob {owner['metadata']['name']}: backoffLimit is negative"
+
+
+def probes(objects: Objects, image: Image) -> Iterator[str]:
+    """controllers/ray/common/pod.go: initLivenessAndReadinessProbe. It gives a probe to whoever has
+    none; the one of a service's worker calls wget."""
+    for kind, owner, spec in clusters(objects):
+        old = [int(part) for part in spec["rayVersion"].split(".")[:2]] < [2, 53]
+        for pods in ray_pods(owner, spec):
+            own = "readinessProbe" in pods.spec["containers"][0]
+            calls = old or (kind == "RayService" and pods.worker and not own)
+            if calls and pods.name != "submitter" and not image.has("wget"):
+                name = owner["metadata"]["name"]
+                yield f"{kind} {name} {pods.name}: its probe calls wget, which the image lacks"
+
+
+# Kueue
+
+
+def queued(objects: Objects, image: Image) -> Iterator[str]:
+    """controller/jobs/{rayjob,raycluster}: the webhooks' validateCreate, and what is not theirs.
+    A job or cluster without a queue starts beside the quota (controller/jobframework)."""
+    for kind, owner, spec in clusters(objects):
+        metadata = owner["metadata"]
+        where = f"{kind} {metadata['name']}"
+        if kind == "RayService":
+            continue  # it serves, and competes with nobody
+        queue = metadata.get("labels", {}).get(QUEUE)
+        if queue is None:
+            yield f"{where}: it has no queue"
+            continue
+        if ("LocalQueue", queue) not in objects:
+            yield f"{where}: there is no queue {queue}"
+        elastic = metadata.get("annotations", {}).get(ELASTIC) == "true"
+        if spec.get("enableInTreeAutoscaling") and not elastic:
+            yield f"{where}: only an elastic one may scale"
+        if any(group["groupName"] == "head" for group in spec.get("workerGroupSpecs", ())):
+            yield f"{where}: a group is called head"
+        if kind == "RayJob" and not owner["spec"].get("shutdownAfterJobFinishes"):
+            yield f"{where}: it keeps its quota after its end"
+
+
+def admitted(objects: Objects, image: Image) -> Iterator[str]:
+    """scheduler/flavorassigner/flavorassigner.go: findFlavorForPodSets, checkFlavorForPodSets and
+    fitsResourceQuota, in a cohort where nothing runs."""
+    queues = {
+        name: each["spec"] for (kind, name), each in objects.items() if kind == "ClusterQueue"
+    }
+    for kind, owner, spec in clusters(objects):
+        queue = owner["metadata"].get("labels", {}).get(QUEUE)
+        local = objects.get(("LocalQueue", queue or ""))
+        if local is None or local["spec"]["clusterQueue"] not in queues:
+            continue
+        own = queues[local["spec"]["clusterQueue"]]
+        cohort = [each for each in queues.values() if each["cohortName"] == own["cohortName"]]
+        where = f"{kind} {owner['metadata']['name']}"
+        selector = own["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+        if selector != owner["metadata"]["namespace"]:
+            yield f"{where}: its queue is for another namespace"
+        free: dict[tuple[str, str], float] = {}
+        for each in cohort:
+            for flavor in each["resourceGroups"][0]["flavors"]:
+                for resource in flavor["resources"]:
+                    key = flavor["name"], resource["name"]
+                    free[key] = free.get(key, 0.0) + quantity(resource["nominalQuota"])
+        group = own["resourceGroups"][0]
+        for pods in ray_pods(owner, spec):
+            # An elastic group grows from none: one more pod has to fit.
+            asked = {
+                name: max(pods.count, 1) * amount
+                for name, amount in requests(pods, spec.get("enableInTreeAutoscaling")).items()
+            }
+            bare = sorted(asked.keys() - set(group["coveredResources"]))
+            for name in bare:
+                yield f"{where} {pods.name}: resource {name} unavailable in ClusterQueue"
+            fits = [
+                flavor["name"]
+                for flavor in group["flavors"]
+                if matches(pods, objects["ResourceFlavor", flavor["name"]]["spec"])
+                and all(free.get((flavor["name"], name), 0.0) >= asked[name] for name in asked)
+            ]
+            if not fits and not bare:
+                yield f"{where} {pods.name}: no flavor has its labels and room"
+            for flavor in fits[:1]:
+                for name, amount in asked.items():
+                    free[flavor, name] -= amount
+
+
+def flavors(objects: Objects, image: Image) -> Iterator[str]:
+    """podset/podset.go: FromAssignment. A flavor's labels become the pods' node selector; one that
+    has none leaves its pods to any node, whatever its quota counts."""
+    for (kind, name), each in objects.items():
+        if kind == "ResourceFlavor" and not each["spec"].get("nodeLabels"):
+            yield f"ResourceFlavor {name}: it has no labels, so its pods may lie anywhere"
+
+
+def matches(pods: Pods, flavor: dict[str, Any]) -> bool:
+    labels = flavor.get("nodeLabels") or {}
+    wanted = pods.spec.get("nodeSelector") or {}
+    if any(labels[key] != value for key, value in wanted.items() if key in labels):
+        return False
+    topology = pods.template.get("metadata", {}).get("annotations", {}).get(TOPOLOGY)
+    return topology is None or "topologyName" in flavor
+
+
+def requests(pods: Pods, scaled: bool | None) -> dict[str, float]:
+    """What a pod's containers ask for in all. A limit without a request is one, too."""
+    found: dict[str, float] = {}
+    for container in pods.spec["containers"]:
+        given = container.get("resources", {})
+        for name, amount in {**given.get("limits", {}), **given.get("requests", {})}.items():
+            found[name] = found.get(name, 0.0) + quantity(amount)
+    if scaled and pods.name == "head":
+        found = {name: found.get(name, 0.0) + more for name, more in AUTOSCALER.items()}
+    return found
+
+
+_UNITS = {"": 1.0, "m": 1e-3, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
+
+def quantity(text: object) -> float:
+    amount = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(text))
+    assert amount is not None, text
+    return float(amount[1]) * _UNITS[amount[2]]
+
+
+# Kubelet
+
+
+def users(objects: Objects, image: Image) -> Iterator[str]:
+    """kubelet/kuberuntime/security_context_others.go: verifyRunAsNonRoot."""
+    for where, pods in all_pods(objects):
+        for container in pods.containers:
+            said = {**pods.spec.get("securityContext", {}), **container.get("securityContext", {})}
+            user = said.get("runAsUser", image.user)
+            if not said.get("runAsNonRoot"):
+                yield f"{where} {container['name']}: it may be root"
+            elif not str(user).isdigit():
+                yield f"{where} {container['name']}: image has non-numeric user ({user})"
+            elif int(user) == 0:
+                yield f"{where} {container['name']}: it is root"
+
+
+def secret_files(objects: Objects, image: Image) -> Iterator[str]:
+    """volume/volume_linux.go: changeFilePermission. A secret's files are root's; with an fsGroup,
+    its group may read them. govray refuses a file that others than its owner may read."""
+    for where, pods in all_pods(objects):
+        group = pods.spec.get("securityContext", {}).get("fsGroup")
+        secrets = {
+            each["name"]: each["secret"]["secretName"]
+            for each in pods.spec.get("volumes", ())
+            if "secret" in each
+        }
+        for container in pods.containers:
+            for mount in container.get("volumeMounts", ()):
+                if mount["name"] not in secrets:
+                    continue
+                secret = secrets[mount["name"]]
+                if group is None:
+                    yield f"{where} {container['name']}: uid {image.user} cannot read {secret}"
+                elif container in pods.spec["containers"]:
+                    yield f"{where} {container['name']}: govray refuses {secret}, of mode 0440"
+        for container in pods.spec["containers"]:
+            mounted = [each["mountPath"] for each in container.get("volumeMounts", ())]
+            for each in container.get("env", ()):
+                path = str(each.get("value", "")) if each["name"].endswith("_KEY") else ""
+                if path and not any(path.startswith(f"{place}/") for place in mounted):
+                    yield f"{where} {container['name']}: nothing lies at {path}"
+
+
+def accounts(objects: Objects, image: Image) -> Iterator[str]:
+    """serviceaccount admission: a pod of an account that is not there is refused. KubeRay needs the
+    head's for its autoscaler (controllers/ray/raycluster_controller.go:
+    reconcileAutoscalerServiceAccount), and then its token."""
+    for where, pods in all_pods(objects):
+        account = pods.spec.get("serviceAccountName", "default")
+        if ("ServiceAccount", account) not in objects:
+            yield f"{where}: there is no account {account}"
+    for kind, owner, spec in clusters(objects):
+        told = spec["headGroupSpec"]["template"]["spec"].get("automountServiceAccountToken", True)
+        if spec.get("enableInTreeAutoscaling") and not told:
+            yield f"{kind} {owner['metadata']['name']}: its autoscaler has no token"
+
+
+def programs(objects: Objects, image: Image) -> Iterator[str]:
+    """What the image has to hold: the entrypoint's files, and Ray's dashboard, without which there
+    are no jobs (ray/dashboard/optional_deps.py)."""
+    if not image.extras & image.dashboard:
+        yield f"the image has no dashboard: its extras are {', '.join(sorted(image.extras))}"
+    for kind, owner, _ in clusters(objects):
+        text = str(owner["spec"].get("entrypoint", "")) + owner["spec"].get("serveConfigV2", "")
+        started = re.findall(r"python (\w+)/", text) + re.findall(r"import_path: (\w+)\.", text)
+        for folder in set(started) - image.folders:
+            yield f"{kind} {owner['metadata']['name']}: the image has no {folder}/"
+        if "import_path" in text and "ENV PYTHONPATH=/home/ray" not in image.text:
+            yield f"{kind} {owner['metadata']['name']}: Ray finds no modules of /home/ray"
+
+
+def stores(objects: Objects, image: Image) -> Iterator[str]:
+    """govray's own: a service over a store that nobody made or upgraded does not start."""
+    if any(kind == "RayService" for kind, _ in objects):
+        commands = [pods.spec["containers"][0].get("command") for _, pods in all_pods(objects)]
+        if ["govray", "store", "upgrade"] not in commands:
+            yield "nothing makes the service's store"
+
+
+def networks(objects: Objects, image: Image) -> Iterator[str]:
+    """networking/v1: a policy selects pods by labels; one that selects none protects none, and
+    a pod that no policy selects is open to all."""
+    for where, pods in all_pods(objects):
+        labels = pods.template.get("metadata", {}).get("labels", {})
+        wanted = [
+            each["spec"]["podSelector"]["matchLabels"].items()
+            for (kind, _), each in objects.items()
+            if kind == "NetworkPolicy"
+        ]
+        if "store-upgrade" not in where and not any(each <= labels.items() for each in wanted):
+            yield f"{where}: any pod may reach it"
+
+
+Rule = Callable[[Objects, Image], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    ray_names, ray_clusters, ray_jobs, probes, queued, admitted, flavors, users, secret_files,
+    accounts, programs, stores, networks,
+)  # fmt: skip
+
+
+def faults(objects: Objects, image: Image) -> list[str]:
+    """All that would keep these objects from starting, or leave them open."""
+    return [fault for rule in RULES for fault in rule(objects, image)]
