@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import promql_parser
 import pytest
 import yaml
 from ray.scripts.scripts import start
+from typer.main import get_command
 
+from govray.cli.app import app
 from govray.platform.service.http import prometheus
 from govray.train.watching.metrics import DECLARED
 from tests.support.tree import ROOT
@@ -119,3 +123,72 @@ def test_a_unit_starts_ray_with_options_that_it_has(unit: str) -> None:
     assert given <= options(start)
     assert "--block" in given
     assert "RAY_AUTH_MODE=token" in (DEPLOY / f"on-premises/{unit}.service").read_text()
+
+
+def test_the_slurm_job_starts_ray_on_what_its_nodes_have(tmp_path: Path) -> None:
+    for name, text in {
+        "scontrol": "printf 'n1\\nn2\\n'",
+        "srun": 'echo "srun $@"; while [ "$1" != ray ]; do shift; done; exec "$@"',
+        "ray": 'echo "ray $@"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+    slurm |= {"SLURM_CPUS_PER_TASK": "32", "SLURM_GPUS_ON_NODE": "4"}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    script = DEPLOY / "on-premises/slurm.sh"
+    told = subprocess.run(
+        [script, "jobs/train.yaml"], env={**slurm, "PATH": path, "HOME": "/root"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    step, started = told.splitlines()
+    assert "--cpus-per-task=32" in step
+    verb, *words = shlex.split(started.removeprefix("ray "))
+    assert verb == "symmetric-run"
+    own, entry = words[: words.index("--")], words[words.index("--") + 1 :]
+    assert own[:4] == ["--address", "n1:6379", "--min-nodes", "2"]
+    assert set(own[4:]) == {"--num-cpus=32", "--num-gpus=4"}
+    assert {word.partition("=")[0] for word in own[4:]} <= options(start)
+    assert entry == ["python", "jobs/train.py", "--config", "jobs/train.yaml"]
+    directives = re.findall(r"^#SBATCH --([a-z-]+)", script.read_text(), re.M)
+    assert {"gres", "cpus-per-task", "nodes", "ntasks-per-node"} <= set(directives)
+
+
+GOVRAY = {
+    name: service["command"]
+    for name, service in COMPOSE["services"].items()
+    if "GOVRAY_IMAGE" in service["image"]
+}
+
+
+@pytest.mark.parametrize("name", GOVRAY)
+def test_the_command_of_a_service_is_one_that_govray_has(name: str) -> None:
+    command = GOVRAY[name]
+    text = command[-1] if command[0] == "sh" else shlex.join(command)
+    assert COMPOSE["services"][name]["restart"] == "unless-stopped"
+    for part in text.split("&&"):
+        words = [word for word in shlex.split(part) if word != "exec"]
+        assert words[0] == "govray"
+        verb: Any = get_command(app)
+        rest = words[1:]
+        while hasattr(verb, "commands") and rest:
+            verb = verb.commands[rest.pop(0)]
+        given = {word for word in rest if word.startswith("--")}
+        assert given <= options(verb), part
+        for word in rest:
+            if word.startswith("deploy/"):
+                assert (ROOT / word).is_file()
+
+
+def test_what_a_service_writes_is_not_read_only() -> None:
+    for name in ("service", "queue"):
+        runs = [each for each in COMPOSE["services"][name]["volumes"] if "GOVRAY_RUNS" in each]
+        assert len(runs) == 1
+        assert not runs[0].endswith(":ro"), name  # archives are written there
+    assert any(
+        each.endswith(":ro") for each in COMPOSE["services"]["attestor"]["volumes"]
+        if "GOVRAY_RUNS" in each
+    )  # fmt: skip
+    kept = set(COMPOSE["volumes"])
+    for name in ("database", "prometheus", "grafana", "alertmanager"):
+        assert {v.partition(":")[0] for v in COMPOSE["services"][name]["volumes"]} & kept, name
