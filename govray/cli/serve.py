@@ -21,6 +21,7 @@ from govray.storage.place import Place
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
     from types import FrameType
 
     import uvicorn
@@ -118,6 +119,7 @@ def serve(
     from govray.cli.task_proxy import serving_tasks, task_origins
     from govray.platform.service.acting.case_desk import read_cases
     from govray.platform.service.app import create_app
+    from govray.platform.service.http.prometheus import Registered
     from govray.platform.service.http.settings import Settings
     from govray.platform.service.identity.code_flow import read_provider
     from govray.platform.store.database import open_store
@@ -166,7 +168,8 @@ def serve(
         cases=desk,
     )
     near = _near_search() if desk else None
-    app = create_app(settings, check=experiment_cost, near=near)
+    measures = Registered()
+    app = create_app(settings, measures=measures, check=experiment_cost, near=near)
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:
@@ -178,7 +181,9 @@ def serve(
         note("There is no authentication: everyone on this machine is admin.")
     stop = Event()
     if storage and told and indexed:
-        Thread(target=_index, args=(indexed, storage, told, stop), daemon=True).start()
+        Thread(
+            target=_index, args=(indexed, storage, told, stop, measures.indexed), daemon=True
+        ).start()
     with ExitStack() as ending:
         ending.callback(stop.set)
         listening = ending.enter_context(listen(host, port, "--port"))
@@ -193,13 +198,15 @@ def _near_search() -> NearSearch:
     return near_records
 
 
-def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> None:
+def _index(
+    engine: Engine, storage: Place, settings: Indexing, stop: Event, passed: Callable[[], None]
+) -> None:
     """Keep ``storage`` indexed until ``stop``. Errors are reported, and indexing is tried again."""
     from govray.cli.error_report import describe
 
     while not stop.is_set():
         try:
-            keep_indexed(engine, storage, settings, stop=stop)
+            keep_indexed(engine, storage, settings, stop=stop, passed=passed)
         except Exception as error:
             why = describe(error).what
             note(f"Indexing failed: {why}. Trying again in {RETRY_SECONDS:g} s.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -98,13 +98,21 @@ def index(
     )
     with opened(open_store(store, create=True)) as engine:
         if follow:
-            keep_indexed(engine, storage, settings, stop=Event())
+            keep_indexed(engine, storage, settings, stop=Event(), passed=lambda: None)
         done = _index(engine, storage, settings)
     _tell(done)
 
 
-def keep_indexed(engine: Engine, storage: Place, settings: IndexSettings, *, stop: Event) -> None:
-    """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes."""
+def keep_indexed(
+    engine: Engine,
+    storage: Place,
+    settings: IndexSettings,
+    *,
+    stop: Event,
+    passed: Callable[[], None],
+) -> None:
+    """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes.
+    ``passed`` is called when all of it was looked through."""
     told: dict[str, str] = {}
     begin = ""
     while not stop.is_set():
@@ -112,6 +120,7 @@ def keep_indexed(engine: Engine, storage: Place, settings: IndexSettings, *, sto
         _tell_left_out({k: v for k, v in done.left_out.items() if told.get(k) != v})
         told, begin = (told if begin or done.next else {}) | done.left_out, done.next or ""
         if not begin and not done.behind:
+            passed()
             stop.wait(_LOOK_S)
 
 

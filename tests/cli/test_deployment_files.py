@@ -19,7 +19,7 @@ from ray.scripts.scripts import start
 from typer.main import get_command
 
 from govray.cli.app import app
-from govray.platform.service.http import prometheus
+from govray.platform.service.http import prometheus, store_numbers
 from govray.train.watching.metrics import DECLARED
 from tests.support.tree import ROOT
 
@@ -32,6 +32,15 @@ WATCHING = (ROOT / "docs/watching.md").read_text()
 EXPORTED = {f"ray_{each.name}" for each in DECLARED} | {
     f"{prometheus.REQUESTS[0]}_total",
     f"{prometheus.SECONDS[0]}_bucket",
+    prometheus.INDEXED[0],
+    *(
+        each[0]
+        for each in (
+            *(store_numbers.ENTRIES, store_numbers.SLOTS, store_numbers.LEASE),
+            *(store_numbers.DECIDED, store_numbers.UNDECIDED),
+            *(store_numbers.FREE, store_numbers.SIZE),
+        )
+    ),
     "up",
 }
 

@@ -150,6 +150,30 @@ FAULTS: dict[str, tuple[Change, str]] = {
         lambda o: o["RayCluster", "govray"]["metadata"].update(labels={}),
         "has no queue",
     ),
+    "a head that waits for Serve": (
+        spec(
+            "RayService",
+            lambda s: pod(s["headGroupSpec"])["containers"][0].update(
+                readinessProbe={"httpGet": {"path": "/-/healthz", "port": "serve"}}
+            ),
+        ),
+        "waits for Serve",
+    ),
+    "a hook before its account": (
+        lambda o: o["Job", "govray-store-upgrade"]["metadata"]["annotations"].update(
+            {"helm.sh/hook": "pre-install,pre-upgrade"}
+        ),
+        "made after it",
+    ),
+    "a request that no queue counts": (
+        spec(
+            "RayJob",
+            lambda s: pod(s["workerGroupSpecs"][0])["containers"][0]["resources"][
+                "requests"
+            ].update({"ephemeral-storage": "20Gi"}),
+        ),
+        "resource ephemeral-storage unavailable",
+    ),
     "a scaled cluster that is not elastic": (
         lambda o: o["RayCluster", "govray"]["metadata"].update(annotations={}),
         "elastic",

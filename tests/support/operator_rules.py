@@ -183,6 +183,16 @@ def probes(objects: Objects, image: Image) -> Iterator[str]:
                 yield f"{kind} {name} {pods.name}: its probe calls wget, which the image lacks"
 
 
+def heads(objects: Objects, image: Image) -> Iterator[str]:
+    """controllers/ray/rayservice_controller.go: reconcileServe. Applications are sent to a head that
+    is ready; so a head that is ready when they answer waits for ever."""
+    for kind, owner, spec in clusters(objects):
+        head = spec["headGroupSpec"]["template"]["spec"]["containers"][0]
+        asked = head.get("readinessProbe", {}).get("httpGet", {}).get("port")
+        if kind == "RayService" and asked in ("serve", 8000):
+            yield f"RayService {owner['metadata']['name']}: its head waits for Serve, and Serve for it"
+
+
 # Kueue
 
 
@@ -345,6 +355,11 @@ def accounts(objects: Objects, image: Image) -> Iterator[str]:
         account = pods.spec.get("serviceAccountName", "default")
         if ("ServiceAccount", account) not in objects:
             yield f"{where}: there is no account {account}"
+    for (kind, name), each in objects.items():
+        hooks = each["metadata"].get("annotations", {}).get("helm.sh/hook", "")
+        if kind == "Job" and "pre-install" in hooks:
+            # Helm makes a chart's other objects after it: pkg/action/install.go, performInstall.
+            yield f"Job {name}: its account is made after it"
     for kind, owner, spec in clusters(objects):
         told = spec["headGroupSpec"]["template"]["spec"].get("automountServiceAccountToken", True)
         if spec.get("enableInTreeAutoscaling") and not told:
@@ -389,7 +404,7 @@ def networks(objects: Objects, image: Image) -> Iterator[str]:
 
 Rule = Callable[[Objects, Image], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    ray_names, ray_clusters, ray_jobs, probes, queued, admitted, flavors, users, secret_files,
+    ray_names, ray_clusters, ray_jobs, probes, heads, queued, admitted, flavors, users, secret_files,
     accounts, programs, stores, networks,
 )  # fmt: skip
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
+from sqlmodel import Session
 
 from govray.platform.service.app import create_app
-from govray.platform.service.http.prometheus import Forwarded
+from govray.platform.service.http.prometheus import Forwarded, Registered
 from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
+from govray.platform.store.leases import RECONCILER
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Lease, Pool, Submission
 from tests.support.people import make_tokens
 
 
@@ -54,4 +59,55 @@ def test_a_replica_forwards_its_numbers_and_sends_readers_to_who_has_all(tmp_pat
     assert answer.status_code == 404
     assert "metrics agents" in answer.json()["do"]
     assert client.get("/metrics").status_code == 401
+    app.state.engine.dispose()
+
+
+def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    now = datetime(2026, 11, 27, 12, tzinfo=UTC)
+    measures = Registered()
+    settings = Settings(store=url, storage=tmp_path)
+    app = create_app(settings, measures=measures, clock=lambda: now)
+    admin = make_tokens(app.state.engine, "acme", "umbrella")["admin"]
+    client = TestClient(app, headers={"Authorization": f"Bearer {admin}"})
+
+    def numbers() -> dict[str, float]:
+        lines = client.get("/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    before = numbers()
+    assert not [name for name in before if name.startswith(("govray_queue_lease", "govray_runs"))]
+    assert "govray_index_pass_timestamp_seconds" not in before  # nothing indexes here
+    with Session(app.state.engine) as session:
+        session.add(Lease(name=RECONCILER, holder="gone", until="2026-11-27T11:58:00Z"))
+        session.add(Pool(name="gpu", slots=4))
+        for number, (state, attested) in enumerate(
+            [("QUEUED", None), ("QUEUED", None), ("RUNNING", None), ("COMPLETED", None),
+             ("COMPLETED", "ATTESTED"), ("COMPLETED", "NOT_ATTESTED"), ("KILLED", None)]
+        ):  # fmt: skip
+            session.add(
+                Submission(
+                    id=f"s{number}", kind="train", name="n", project="p", user="u", pool="gpu",
+                    state=SubmissionState(state), priority=0, slots=1, config="", attested=attested,
+                    submitted="2026-11-27T11:00:00Z", finished="2026-11-27T11:30:00Z",
+                )
+            )  # fmt: skip
+        session.commit()
+    measures.indexed()
+    found = numbers()
+    assert found['govray_queue_entries{pool="gpu",state="QUEUED"}'] == 2
+    assert found['govray_queue_entries{pool="gpu",state="RUNNING"}'] == 1
+    assert 'govray_queue_entries{pool="gpu",state="KILLED"}' not in found
+    assert found['govray_queue_slots{pool="gpu"}'] == 4
+    assert found["govray_queue_lease_seconds"] == -120
+    assert found['govray_runs_decided{state="NOT_ATTESTED"}'] == 1
+    assert found["govray_runs_undecided_seconds"] == 1800
+    assert found["govray_index_pass_timestamp_seconds"] > 0
+    for holds in ("store", "storage"):
+        free, size = (
+            found[f'govray_disk_{what}_bytes{{holds="{holds}"}}'] for what in ("free", "size")
+        )
+        assert 0 < free <= size
     app.state.engine.dispose()

@@ -23,6 +23,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 REQUESTS = ("govray_http_requests", "Requests answered")
 SECONDS = ("govray_http_request_seconds", "Seconds until the response began")
 STREAMS = ("govray_http_streams", "Live streams that are open")
+INDEXED = ("govray_index_pass_timestamp_seconds", "When the runs were last looked through")
 LABELS = ("method", "route", "status")
 LABELS_OF_SECONDS = ("method", "route")
 
@@ -58,6 +59,7 @@ class Registered:
             *SECONDS, LABELS_OF_SECONDS, buckets=BUCKETS, registry=self.registry
         )
         self._streams = Gauge(*STREAMS, registry=self.registry)
+        self._indexed: Gauge | None = None
         build = Gauge("govray_build_info", "1", ("version",), registry=self.registry)
         build.labels(__version__).set(1)
 
@@ -68,6 +70,11 @@ class Registered:
 
     def streams(self, number: int) -> None:
         self._streams.set(number)
+
+    def indexed(self) -> None:
+        """Say that the indexer of this process has looked through all runs, just now."""
+        self._indexed = self._indexed or Gauge(*INDEXED, registry=self.registry)
+        self._indexed.set_to_current_time()
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

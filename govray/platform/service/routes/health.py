@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import make_url
 
 from govray import __version__
+from govray.platform.service.http import store_numbers
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.prometheus import CONTENT_TYPE, Measures
 from govray.platform.service.http.session import SessionDep
@@ -79,15 +80,21 @@ def ready(request: Request, session: SessionDep) -> Probe:
     return Probe()
 
 
-def disk_is_full(settings: Settings) -> bool:
-    """Whether less than `LEAST_FREE` is left where this service writes: the file of its store, and
-    its storage, if those lie on a disk here."""
+def written(settings: Settings) -> dict[str, Path]:
+    """Where this service writes, by what lies there: the file of its store, and its storage, if
+    those lie on a disk here."""
     store = make_url(settings.store)
     file = store.database if store.get_backend_name() == "sqlite" else None
-    written = [Path(file).absolute().parent] if file else []
+    found = {"store": Path(file).absolute().parent} if file else {}
     if isinstance(settings.storage, Path):
-        written.append(settings.storage)
-    return any(each.is_dir() and disk_usage(each).free < LEAST_FREE for each in written)
+        found["storage"] = settings.storage
+    return found
+
+
+def disk_is_full(settings: Settings) -> bool:
+    """Whether less than `LEAST_FREE` is left where this service writes."""
+    folders = written(settings).values()
+    return any(each.is_dir() and disk_usage(each).free < LEAST_FREE for each in folders)
 
 
 @router.get("/health")
@@ -111,8 +118,9 @@ def health(request: Request, session: SessionDep) -> Health:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def numbers(request: Request) -> Response:
-    """Requests and latencies by route and status, in Prometheus' text format. For staff.
+def numbers(request: Request, session: SessionDep) -> Response:
+    """Requests and latencies by route and status, and how queue, attestor and disks stand, in
+    Prometheus' text format. For staff.
 
     404 on Ray Serve, where Ray's metrics agent has them for all replicas.
     """
@@ -125,4 +133,6 @@ async def numbers(request: Request) -> Response:
             "One replica's numbers are not those of the service",
             "Scrape Ray's metrics agents, which have them of all replicas; see docs/service.md",
         )
-    return Response(text, media_type=CONTENT_TYPE)
+    state = request.app.state
+    more = store_numbers.text(session, state.clock(), written(state.settings))
+    return Response(text + more, media_type=CONTENT_TYPE)
