@@ -184,13 +184,14 @@ def probes(objects: Objects, image: Image) -> Iterator[str]:
 
 
 def heads(objects: Objects, image: Image) -> Iterator[str]:
-    """controllers/ray/rayservice_controller.go: reconcileServe. Applications are sent to a head that
-    is ready; so a head that is ready when they answer waits for ever."""
+    """controllers/ray/rayservice_controller.go: reconcileServe. Applications are sent to a head
+    that is ready; so a head that is ready when they answer waits for ever."""
     for kind, owner, spec in clusters(objects):
         head = spec["headGroupSpec"]["template"]["spec"]["containers"][0]
         asked = head.get("readinessProbe", {}).get("httpGet", {}).get("port")
         if kind == "RayService" and asked in ("serve", 8000):
-            yield f"RayService {owner['metadata']['name']}: its head waits for Serve, and Serve for it"
+            name = owner["metadata"]["name"]
+            yield f"RayService {name}: its head waits for Serve, and Serve for it"
 
 
 # Kueue
@@ -404,8 +405,8 @@ def networks(objects: Objects, image: Image) -> Iterator[str]:
 
 Rule = Callable[[Objects, Image], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    ray_names, ray_clusters, ray_jobs, probes, heads, queued, admitted, flavors, users, secret_files,
-    accounts, programs, stores, networks,
+    ray_names, ray_clusters, ray_jobs, probes, heads, queued, admitted, flavors, users,
+    secret_files, accounts, programs, stores, networks,
 )  # fmt: skip
 
 
