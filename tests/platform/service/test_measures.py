@@ -78,7 +78,8 @@ def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> 
         return {name: float(value) for name, value in pairs}
 
     before = numbers()
-    assert not [name for name in before if name.startswith(("govray_queue_lease", "govray_runs"))]
+    assert not {"govray_queue_lease_seconds", "govray_runs_undecided_seconds"} & before.keys()
+    assert before['govray_runs_decided{state="NOT_ATTESTED"}'] == 0
     assert "govray_index_pass_timestamp_seconds" not in before  # nothing indexes here
     with Session(app.state.engine) as session:
         session.add(Lease(name=RECONCILER, holder="gone", until="2026-11-27T11:58:00Z"))

@@ -71,12 +71,13 @@ def _queue(session: Session, now: datetime) -> Iterator[Metric]:
 
 def _attestor(session: Session, now: datetime) -> Iterator[Metric]:
     attested = col(Submission.attested)
-    decided = GaugeMetricFamily(*DECIDED, labels=("state",))
     counted = select(attested, func.count()).where(attested.is_not(None)).group_by(attested)
-    for state, number in session.execute(counted):
-        decided.add_metric((state,), number)
+    found = {state: number for state, number in session.execute(counted)}
+    decided = GaugeMetricFamily(*DECIDED, labels=("state",))
+    for state in ("ATTESTED", "NOT_ATTESTED"):  # a series that begins at 1 never rose
+        decided.add_metric((state,), found.get(state, 0))
     yield decided
-    if not decided.samples:
+    if not found:
         return  # no attestor has ever decided: nobody waits for one
     oldest = session.scalar(
         select(func.min(Submission.finished)).where(
