@@ -72,7 +72,7 @@ def _queue(session: Session, now: datetime) -> Iterator[Metric]:
 def _attestor(session: Session, now: datetime) -> Iterator[Metric]:
     attested = col(Submission.attested)
     counted = select(attested, func.count()).where(attested.is_not(None)).group_by(attested)
-    found = {state: number for state, number in session.execute(counted)}
+    found = dict(session.execute(counted).tuples().all())
     decided = GaugeMetricFamily(*DECIDED, labels=("state",))
     for state in ("ATTESTED", "NOT_ATTESTED"):  # a series that begins at 1 never rose
         decided.add_metric((state,), found.get(state, 0))
