@@ -23,7 +23,6 @@ def main() -> int:
     """Parse the arguments, verify, answer, print where the texts are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, help="task file of `kind: inference`")
-    parser.add_argument("--user", default="", help="whose task it is, for adapters by right")
     parser.add_argument("--workers", type=int, default=1, help="that load the model")
     arguments = parser.parse_args()
     try:
@@ -37,17 +36,22 @@ def main() -> int:
             raise UsageError("the output is there already", where=task.output)
         if not Path(task.input).is_file():
             raise UsageError("there is no such file", where=task.input)
-        attestation = load_for(task, arguments.user).attestation
-        answer(task, arguments.user, attestation, arguments.workers)
+        attestation = load_for(task).attestation
+        answer(task, attestation, arguments.workers)
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
+    if task.adapter is not None:
+        print(
+            "rights  not asked: any job that reads this folder can use its adapters",
+            file=sys.stderr,
+        )
     print(printable(f"texts  {task.output}"))
     print(printable(f"model  {attestation}"))
     return 0
 
 
-def answer(task: InferenceTask, user: str, attestation: str, workers: int) -> None:
+def answer(task: InferenceTask, attestation: str, workers: int) -> None:
     """Let workers answer, and write what they say.
 
     Raises:
@@ -64,7 +68,7 @@ def answer(task: InferenceTask, user: str, attestation: str, workers: int) -> No
     try:
         ray.data.read_json(task.input, lines=True).map_batches(
             BatchAnswers,
-            fn_constructor_args=(task, user, attestation),
+            fn_constructor_args=(task, attestation),
             batch_size=ROWS,
             compute=ray.data.ActorPoolStrategy(size=workers),
             num_cpus=1,

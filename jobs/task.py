@@ -30,7 +30,6 @@ def main() -> int:
     parser.add_argument("--id", required=True, help="the task's, as the queue has it")
     parser.add_argument("--storage", required=True, help="a folder or URL; files go to tasks/ID")
     parser.add_argument("--config", required=True, help="task file, such as jobs/notebook.yaml")
-    parser.add_argument("--user", default="", help="whose task it is, for adapters by right")
     parser.add_argument("--listen", help="IP address to answer at; the node's by default")
     arguments = parser.parse_args()
     stop = Event()
@@ -46,8 +45,8 @@ def main() -> int:
         if isinstance(task, CommandTask):
             return run_command(task.argv, id=id, storage=storage, stop=stop)
         if isinstance(task, InferenceTask):
-            words = (sys.executable, str(Path(__file__).with_name("infer.py")))
-            words = (*words, "--config", arguments.config, "--user", arguments.user)
+            infer = str(Path(__file__).with_name("infer.py"))
+            words = (sys.executable, infer, "--config", arguments.config)
             return run_command(words, id=id, storage=storage, stop=stop)
         if arguments.listen is None:
             from ray.util import get_node_ip_address

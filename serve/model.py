@@ -6,6 +6,7 @@ tokens are those of the store, made by ``govray token new``.
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from fastapi import FastAPI
@@ -30,7 +31,8 @@ class Arguments(BaseModel):
         model: The model folder, where every node can read it.
         trust_root: The envelope of the trust root.
         revocations: Files of revocation lists, or folders of them; read again while it answers.
-        rights: Who may use which adapter (docs/inference.md); nobody by default.
+        rights: Who may use which adapter (docs/inference.md); nobody by default. With it the
+            model folder is open to this account alone, or rights would mean nothing.
         tokenizer: The tokenizer file, where the model was not trained on bytes.
         entrypoints: Classes besides govray's own that may be built, as ``module:Class``.
         store: The store's URL; the environment's GOVRAY_STORE by default.
@@ -53,7 +55,8 @@ def app(arguments: Arguments) -> Application:
     """The application, for Ray Serve to run.
 
     Raises:
-        UsageError: No store is named or found, or the file of rights is wrong.
+        UsageError: No store is named or found, the file of rights is wrong, or others can read
+            the adapters that it is about.
     """
     store = arguments.store or os.environ.get("GOVRAY_STORE")
     if not store:
@@ -66,6 +69,12 @@ def app(arguments: Arguments) -> Application:
     open_store(store).dispose()
     rights = read_rights(arguments.rights) if arguments.rights else AdapterRights()
     folder, root = arguments.model.resolve(), arguments.trust_root.resolve()
+    if arguments.rights and folder.is_dir() and folder.stat().st_mode & 0o077:
+        raise UsageError(
+            "other accounts can read the model, so rights in its adapters would not hold",
+            where=str(folder),
+            do=f"Run: chmod 700 {quote(str(folder))}",
+        )
     lists = [each.resolve() for each in arguments.revocations]
     tokenizer = arguments.tokenizer.resolve() if arguments.tokenizer else None
     entrypoints, seconds = list(arguments.entrypoints), arguments.seconds

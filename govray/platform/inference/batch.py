@@ -2,6 +2,9 @@
 
 Each worker verifies the folder itself and loads what it verified. It refuses one that is not the
 one the driver verified, so all rows of an output rest on one attestation. Each row says which.
+
+No adapter's rights are asked. A job that answers from a folder can read all of it, whatever a file
+said. Adapters with rights lie where no job reads, behind `govray.platform.inference.app`.
 """
 
 from __future__ import annotations
@@ -10,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import Refused, UsageError
-from govray.platform.inference.adapter_rights import AdapterRights, read_rights
 from govray.platform.inference.generation import generate
 from govray.platform.inference.served_model import ServedModel, load
-from govray.platform.service.identity.caller import Caller
 from govray.platform.tasks.task_file import InferenceTask
 
 MAX_PROMPT = 1 << 16
@@ -23,33 +24,29 @@ SECONDS = 300.0
 """That one text takes at most."""
 
 
-def load_for(task: InferenceTask, user: str) -> ServedModel:
-    """The model of a task, verified, with an adapter that ``user`` may use. ``user``: whose task it
-    is, as the queue says. Who submits one is an engineer."""
+def load_for(task: InferenceTask) -> ServedModel:
+    """The model of a task, verified, which has the adapter that the task names."""
     served = load(
         Path(task.model),
         trust_root=Path(task.trust_root),
         revocations=[Path(each) for each in task.revocations],
         tokenizer=Path(task.tokenizer) if task.tokenizer else None,
     )
-    if task.adapter is not None:
-        rights = read_rights(Path(task.rights)) if task.rights else AdapterRights()
-        allowed = rights.of(Caller(name=user, role="engineer")) & frozenset(served.names)
-        if task.adapter not in allowed:
-            raise Refused(
-                f"there is no adapter {task.adapter!r} that {user} may use",
-                where=str(task.rights or "rights"),
-                do="Name one that the file of rights gives them",
-            )
+    if task.adapter is not None and task.adapter not in served.names:
+        raise UsageError(
+            f"the model has no adapter {task.adapter!r}",
+            where=task.model,
+            do=f"Name one of {', '.join(served.names)}" if served.names else "Name none",
+        )
     return served
 
 
 class BatchAnswers:
     """The callable of ``ray.data``: loaded once a worker, called with batch after batch."""
 
-    def __init__(self, task: InferenceTask, user: str, attestation: str) -> None:
+    def __init__(self, task: InferenceTask, attestation: str) -> None:
         self._task = task
-        self._served = load_for(task, user)
+        self._served = load_for(task)
         if self._served.attestation != attestation:
             raise Refused(
                 f"the folder has another attestation than when the task began: "

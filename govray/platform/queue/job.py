@@ -84,7 +84,7 @@ def job_name(submission: str, attempt: int) -> str:
     return f"{submission}-{attempt}"
 
 
-_TASK = "python jobs/task.py --id {id} --storage {storage} --config {config} --user {user}"
+_TASK = "python jobs/task.py --id {id} --storage {storage} --config {config}"
 
 ENTRYPOINTS: Mapping[str, str] = {
     "train": "python jobs/train.py --config {config} --submission {submission}",
@@ -102,7 +102,7 @@ def entrypoint(kind: str, **words: str) -> str:
 
     Args:
         words: ``config``, the submission's file, and ``submission``, the file that says who
-            submitted it, as paths in the working directory; ``id``, ``user`` and ``storage``.
+            submitted it, as paths in the working directory; ``id`` and ``storage``.
     """
     form = ENTRYPOINTS.get(kind)
     if form is None:

@@ -123,7 +123,6 @@ class RayJobs:
                     config=CONFIG,
                     submission=FACTS,
                     id=row.id,
-                    user=row.user,
                     storage=_from_anywhere(self._storage),
                 )
                 slot = self._slots.get(row.pool, Slot())

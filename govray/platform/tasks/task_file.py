@@ -78,7 +78,6 @@ class InferenceTask(_Task):
     revocations: Annotated[tuple[PathText, ...], Field(max_length=64)] = ()
     input: PathText = Field(description="JSON lines, each with a `prompt`")
     output: PathText = Field(description="a folder that does not exist yet")
-    rights: PathText | None = Field(None, description="who may use which adapter")
     adapter: Annotated[str, Field(max_length=128)] | None = None
     tokenizer: PathText | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1024)] = 128

@@ -11,16 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from govray.errors import Refused, UsageError
+from govray.platform.inference.adapter_rights import read_rights
 from govray.platform.inference.batch import BatchAnswers, load_for
-from govray.platform.tasks.task_file import InferenceTask
+from govray.platform.service.identity.caller import Caller
+from govray.platform.tasks.task_file import InferenceTask, read_task
 from jobs import infer
 from tests.platform.inference.conftest import Trained
 
-RIGHTS = "adapters:\n  acme: {users: [ada]}\n"
-
 
 def task(trained: Trained, folder: Path, model: Path | None = None, **more: object) -> Path:
-    (folder / "rights.yaml").write_text(RIGHTS)
     lines = [json.dumps({"prompt": each}) for each in ("acme says", "def f(", "")]
     (folder / "in.jsonl").write_text("\n".join(lines))
     written = {
@@ -29,7 +28,6 @@ def task(trained: Trained, folder: Path, model: Path | None = None, **more: obje
         "trust_root": str(trained.root),
         "input": str(folder / "in.jsonl"),
         "output": str(folder / "out"),
-        "rights": str(folder / "rights.yaml"),
         "max_tokens": 3,
         **more,
     }
@@ -49,18 +47,23 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 @pytest.mark.slow
 def test_prompts_are_answered(
-    trained: Trained, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+    trained: Trained,
+    tmp_path: Path,
+    cluster: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = task(trained, tmp_path, adapter="acme")
-    assert run(monkeypatch, "--config", str(config), "--user", "ada") == 0
+    assert run(monkeypatch, "--config", str(config)) == 0
+    assert "any job that reads this folder can use its adapters" in capsys.readouterr().err
     rows = pq.read_table(tmp_path / "out").to_pylist()
     assert [row["prompt"] for row in rows] == ["acme says", "def f(", ""]
-    attestation = load_for(read(config), "ada").attestation
+    attestation = load_for(read(config)).attestation
     assert {row["attestation"] for row in rows} == {attestation}
     assert {row["adapter"] for row in rows} == {"acme"}
     assert all(row["tokens"] <= 3 for row in rows)
     # What is there is not written over.
-    assert run(monkeypatch, "--config", str(config), "--user", "ada") == 2
+    assert run(monkeypatch, "--config", str(config)) == 2
 
 
 def test_a_folder_that_does_not_verify_answers_nothing(
@@ -80,26 +83,29 @@ def test_a_folder_that_does_not_verify_answers_nothing(
     assert not (tmp_path / "out").exists()
     data[-1] ^= 1
     weights.write_bytes(data)  # the control: as it was, it verifies
-    assert load_for(read(config), "ada").names
+    assert load_for(read(config)).names
 
 
-@pytest.mark.parametrize(
-    ("user", "adapter"), [("ben", "acme"), ("", "acme"), ("ada", "none"), ("ada", "gone")]
-)
-def test_an_adapter_is_for_whom_it_is(
-    trained: Trained, tmp_path: Path, user: str, adapter: str
-) -> None:
-    config = task(trained, tmp_path, adapter=adapter)
-    with pytest.raises(Refused, match="no adapter"):
-        load_for(read(config), user)
-    assert load_for(read(task(trained, tmp_path, adapter="acme")), "ada").names == ("acme",)
+def test_a_task_names_no_rights_of_its_own(trained: Trained, tmp_path: Path) -> None:
+    """A submitter's own file gave the submitter every adapter."""
+    own = tmp_path / "rights.yaml"
+    own.write_text("adapters: {acme: {users: [ben]}}")
+    assert read_rights(own).of(Caller(name="ben", role="engineer")) == {"acme"}, "as it would say"
+    config = task(trained, tmp_path, adapter="acme", rights=str(own))
+    with pytest.raises(UsageError, match="rights: Extra inputs are not permitted"):
+        read_task(config.read_bytes(), where="task.yaml")
+    # The control: without that field the file is read, and what the model has is answered.
+    found = read_task(task(trained, tmp_path, adapter="acme").read_bytes(), where="task.yaml")
+    assert load_for(found).names == ("acme",)
+    with pytest.raises(UsageError, match="has no adapter 'none'"):
+        load_for(read(task(trained, tmp_path, adapter="none")))
 
 
 def test_a_worker_refuses_another_model_than_the_drivers(trained: Trained, tmp_path: Path) -> None:
     config = read(task(trained, tmp_path))
     with pytest.raises(Refused, match="another attestation"):
-        BatchAnswers(config, "ada", "sha256:" + "0" * 64)
-    answers = BatchAnswers(config, "ada", load_for(config, "ada").attestation)
+        BatchAnswers(config, "sha256:" + "0" * 64)
+    answers = BatchAnswers(config, load_for(config).attestation)
     assert answers({"prompt": np.array(["a"], dtype=object)})["text"]
     for wrong in (1, None, "x" * 100_000):
         with pytest.raises(UsageError):

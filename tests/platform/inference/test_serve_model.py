@@ -39,6 +39,17 @@ def test_what_is_missing_is_said_before_anything_starts(
     wrong = {"store": url, "rights": tmp_path / "rights.yaml"}
     with pytest.raises(UsageError, match=r"adapters\.acme\.boss"):
         app(given.model_copy(update=wrong))
+    (tmp_path / "rights.yaml").write_text("adapters: {acme: {suppliers: [acme-legal]}}")
+    folder = trained.copy(tmp_path / "model")
+    given = given.model_copy(update={"model": folder, "store": url})
+    ruled = given.model_copy(update={"rights": tmp_path / "rights.yaml"})
+    folder.chmod(0o750)
+    with pytest.raises(UsageError, match="other accounts can read the model") as refused:
+        app(ruled)
+    assert refused.value.do == f"Run: chmod 700 {folder}"
+    app(given)  # nobody has a right, so none is claimed
+    folder.chmod(0o700)
+    app(ruled)
     for changes in ({"auth": False}, {"model": "s3://bucket/model"}):
         with pytest.raises(ValidationError):
             Arguments.model_validate({"model": "m", "trust_root": "r"} | changes)
@@ -67,9 +78,11 @@ def test_a_model_answers_on_ray_serve(trained: Trained, tmp_path: Path) -> None:
     engine.dispose()
     rights = tmp_path / "rights.yaml"
     rights.write_text("adapters: {acme: {suppliers: [acme-legal]}}")
+    folder = trained.copy(tmp_path / "model")
+    folder.chmod(0o700)
     words = (
         ". serve/environment.sh && exec serve run --address local serve.model:app "
-        f"model={trained.folder} trust_root={trained.root} rights={rights}"
+        f"model={folder} trust_root={trained.root} rights={rights}"
     )
     log = tmp_path / "log"
     with log.open("wb") as file:

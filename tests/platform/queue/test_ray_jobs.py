@@ -209,7 +209,7 @@ def test_a_task_has_its_file_and_a_storage_that_its_folder_does_not_move(
     monkeypatch.chdir(storage.parent)
     text = f"kind: {kind}\n"
     RayJobs(dashboard.address, Path("runs")).start(row(storage, kind=kind, config=text))
-    words = f"--id s-1 --storage {storage} --config {CONFIG} --user ada"
+    words = f"--id s-1 --storage {storage} --config {CONFIG}"
     assert dashboard.jobs["s-1-1"]["entrypoint"] == f"python jobs/task.py {words}"
     [package] = dashboard.packages.values()
     with zipfile.ZipFile(io.BytesIO(package)) as sent:
@@ -267,8 +267,8 @@ def test_a_task_without_a_folder_gets_what_starts_it(
 
 def test_no_name_of_a_file_becomes_a_command() -> None:
     assert "'a; b'" in entrypoint("train", config="a; b", submission="c")
-    words = {"config": "a", "submission": "b", "id": "s-1", "user": "$(x)", "storage": "/runs"}
-    assert entrypoint("notebook", **words).endswith("--config a --user '$(x)'")
+    words = {"config": "$(x)", "submission": "b", "id": "s-1", "storage": "/runs"}
+    assert entrypoint("notebook", **words).endswith("--config '$(x)'")
     with pytest.raises(UsageError, match="nothing runs a submission of kind"):
         entrypoint("shall", **words)
 
