@@ -34,7 +34,8 @@ class Arguments(BaseModel):
 
     Attributes:
         store: The store's URL; the environment's GOVRAY_STORE by default.
-        promotion: The gates before a model's stages.
+        promotion: The signed gates before a model's stages.
+        trust_root: Says whose signature of the gates counts. Without it nothing is promoted.
         oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
         cases: The file that turns rights holders' cases on (docs/cases.md). Nodes need its key.
         revocations: Files of revocation lists, or folders of them, that every node can read.
@@ -45,7 +46,8 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     store: str | None = None
-    promotion: DiskPath = Path("policies/promotion.yaml")
+    promotion: DiskPath = Path("policies/promotion.dsse.json")
+    trust_root: DiskPath | None = None
     oidc: DiskPath | None = None
     cases: DiskPath | None = None
     revocations: list[DiskPath] = []
@@ -73,6 +75,7 @@ def app(arguments: Arguments) -> Application:
     cases = read_cases(arguments.cases.resolve()) if arguments.cases else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
     revocations = tuple(each.resolve() for each in arguments.revocations)
+    root = arguments.trust_root.resolve() if arguments.trust_root else None
 
     def build() -> FastAPI:
         from ray.serve import metrics
@@ -84,7 +87,12 @@ def app(arguments: Arguments) -> Application:
         from govray.tune.experiment_cost import experiment_cost
 
         settings = Settings(
-            store=store, promotion=promotion, oidc=provider, revocations=revocations, cases=cases
+            store=store,
+            promotion=promotion,
+            trust_root=root,
+            oidc=provider,
+            revocations=revocations,
+            cases=cases,
         )
         near = None
         if cases is not None:

@@ -138,8 +138,6 @@ def serve(
     proxies = [_address(each) for each in proxy or ()]
     provider = read_provider(oidc) if oidc else None
     desk = read_cases(cases) if cases else None
-    if storage is None and trust_root is not None:
-        raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
     told = (
         indexing_settings(storage, trust_root, revocations, "default", None, store, models=models)
         if storage
@@ -162,6 +160,7 @@ def serve(
         hosts=names,
         tasks=origins,
         oidc=provider,
+        trust_root=trust_root,
         revocations=tuple(revocations or ()),
         pinned=True,
         storage=storage,

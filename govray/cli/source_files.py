@@ -52,6 +52,8 @@ def read(path: Path) -> Unsigned:
         raise Malformed("not a mapping of fields", where=str(path), do=_KINDS)
     if "rules" in value or "profiles" in value:
         return _policy(path, data, None if source else value)
+    if "stages" in value:
+        return _promotion(path, data, None if source else value)
     if source is not None:
         value = _expand(value, path)
     if "attestation" in value:
@@ -68,8 +70,8 @@ def read(path: Path) -> Unsigned:
 
 
 _KINDS = (
-    "govray signs policies, credentials, trust roots, delegations, revocation lists and provider "
-    "statements."
+    "govray signs policies, promotion gates, credentials, trust roots, delegations, revocation "
+    "lists and provider statements."
 )
 
 
@@ -84,6 +86,27 @@ def _policy(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
     )
     return Unsigned(
         "policy", policy.name, policy, lambda by: seal_policy(policy, by), _envelope(path)
+    )
+
+
+def _promotion(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
+    from govray.platform.store.promotion_gates import (
+        PromotionPolicy,
+        read_promotion_policy,
+        seal_promotion_policy,
+    )
+
+    gates = (
+        read_promotion_policy(data, name=str(path))
+        if value is None
+        else PromotionPolicy.from_json(value, where=str(path))
+    )
+    return Unsigned(
+        "promotion policy",
+        gates.name,
+        gates,
+        lambda by: seal_promotion_policy(gates, by),
+        _envelope(path),
     )
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from govray.governance.verify.verifier import verify
 from tests.support.command import Run
-from tests.support.gates import SHIPPED, UNMONITORED
+from tests.support.gates import SHIPPED, signed
 from tests.support.people import Service
-from tests.support.world import AT
+from tests.support.world import AT, World
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def register(run: Run, service: Service, model: Path, root: Path, at: str) -> An
 
 
 def test_a_folder_becomes_a_version_that_is_promoted_and_downloaded(
-    run: Run, register: Any, model: Path, root: Path, at: str, tmp_path: Path
+    run: Run, register: Any, model: Path, root: Path, at: str, tmp_path: Path, world: World
 ) -> None:
     words = ["--label", "team=code", "--metric", "loss=2.31", "--notes", "first", "--json"]
     made = register("1.0.0", *words).json
@@ -37,15 +37,23 @@ def test_a_folder_becomes_a_version_that_is_promoted_and_downloaded(
         {"loss": 2.31},
     )
     register("1.1.0")
-    gates = tmp_path / "policies" / "promotion.yaml"
+    gates = tmp_path / "policies" / "promotion.dsse.json"
     gates.parent.mkdir()
+    gates.with_name("promotion.yaml").write_text(SHIPPED)
+    pinned = tmp_path / "config" / "govray" / "trust-root.json"
+    pinned.parent.mkdir(parents=True)
+    pinned.write_bytes(root.read_bytes())
+    staging = ("gpt", "1.0.0", "--to", "staging")
+    refused = " ".join(run("model", "promote", *staging, code=1).err.split())
+    assert "govray sign policies/promotion.yaml --key KEY" in refused
     for version in ("1.0.0", "1.1.0"):
         for stage in ("staging", "production"):
-            gates.write_text(UNMONITORED)
+            gates.write_bytes(signed(world))
             told = run("model", "promote", "gpt", version, "--to", stage, "--json")
             assert told.json["after"] == stage
             if stage == "staging":  # the shipped gates ask for a monitor, which its run had not
-                gates.write_text(SHIPPED + "    - {gate: replayed, corpora: [acme]}\n")
+                more = SHIPPED + "    - {gate: replayed, corpora: [acme]}\n"
+                gates.write_bytes(signed(world, more))
                 production = ("gpt", version, "--to", "production")
                 refused = " ".join(run("model", "promote", *production, code=1).err.split())
                 assert "nothing was measured" in refused

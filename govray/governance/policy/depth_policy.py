@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import combinations, product
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -546,23 +546,35 @@ def verify_policy(trust: TrustState, data: bytes, *, at: datetime) -> Verified[P
     Raises:
         Untrusted: The first of the numbered conditions that does not hold.
     """
-    verified = trust.verify(Policy, data, role="policy", at=at)  # 1
-    policy = verified.document
-    where = f"policy {policy}"
-    if verified.subjects != (self_subject(policy.name, policy),):  # 2
+    verified = verify_rules(trust, Policy, data, at=at, where="policy")  # 1, 2, 3
+    verified.document.valid.check(at, where=f"policy {verified.document}")  # 4
+    return verified
+
+
+_Ruled = TypeVar("_Ruled", bound=Document)
+
+
+def verify_rules(
+    trust: TrustState, kind: type[_Ruled], data: bytes, *, at: datetime, where: str
+) -> Verified[_Ruled]:
+    """A document with a name and a version that an authority for policies signed. It is about
+    itself, and not below the least version of the trust root. Raises as `verify_policy`."""
+    verified = trust.verify(kind, data, role="policy", at=at, where=where)
+    rules: Any = verified.document
+    where = f"{where} {rules}"
+    if verified.subjects != (self_subject(rules.name, rules),):
         raise Untrusted(
             "the statement's subject is not the policy",
             where=where,
             do="Ask the signer to sign it again",
         )
-    least = trust.minimum_policy_version(policy.name)
-    if policy.version < least:  # 3
+    least = trust.minimum_policy_version(rules.name)
+    if rules.version < least:
         raise Untrusted(
             f"older than version {least}, the least that the trust root accepts",
             where=where,
             do="Use the current version",
         )
-    policy.valid.check(at, where=where)  # 4
     return verified
 
 

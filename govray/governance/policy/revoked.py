@@ -7,7 +7,6 @@ from datetime import datetime
 from govray.errors import Refused, Untrusted
 from govray.governance.formats.document import format_time
 from govray.governance.policy.credential import Credential
-from govray.governance.policy.depth_policy import Policy
 from govray.governance.trust.revocation_list import (
     Revocations,
     Revoked,
@@ -15,7 +14,7 @@ from govray.governance.trust.revocation_list import (
     issuer_of,
     revoked_by,
 )
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import D, TrustState, Verified
 
 
 def revoked_credential(lists: Revocations, credential: Verified[Credential]) -> Revoked | None:
@@ -45,8 +44,9 @@ def revoked_credential(lists: Revocations, credential: Verified[Credential]) -> 
     return earliest(found)
 
 
-def revoked_policy(lists: Revocations, policy: Verified[Policy]) -> Revoked | None:
-    """The earliest revocation of a policy, or of its last signer's delegation, or None."""
+def revoked_policy(lists: Revocations, policy: Verified[D]) -> Revoked | None:
+    """The earliest revocation of a policy, or of promotion gates, or of the last signer's
+    delegation, or None."""
     found = [
         revoked_by(each, entry)
         for each in lists.lists
@@ -60,7 +60,7 @@ def revoked_policy(lists: Revocations, policy: Verified[Policy]) -> Revoked | No
     return earliest(found)
 
 
-def check_unrevoked_policy(trust: TrustState, policy: Verified[Policy], *, at: datetime) -> None:
+def check_unrevoked_policy(trust: TrustState, policy: Verified[D], *, at: datetime) -> None:
     """Refuse a policy that is revoked at ``at``."""
     found = revoked_policy(trust.revocations, policy) if trust.revocations else None
     if found and found.since <= at:

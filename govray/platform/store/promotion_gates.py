@@ -1,10 +1,10 @@
 """Promotion gates: what must hold before a version of a model moves to a stage.
 
-The gates of each stage are a small closed document in YAML, in a file of the deployment
-(``policies/promotion.yaml``). It lies beside the depth policies, under the same review. It is a
-file and not rows of the store, so that whoever may write the registry cannot also lower its bar. It
-is not signed: a downstream reader need not believe it, since what a gate checks is in the
-attestation. Every promotion records the document's digest.
+The gates of each stage are a small closed document, written as YAML
+(``policies/promotion.yaml``) and signed as a depth policy is. The trust root names who signs, by
+the role ``policy``. The operator, whose models pass or fail, is not asked. So neither those
+who may write the registry, nor those who write the service's files, can lower its bar. Every
+promotion records the digest of the signed statement.
 
 Invariants
 
@@ -13,15 +13,16 @@ Invariants
 * ``failures`` is pure, looks at every gate, and returns all that failed.
 * A gate whose question the evidence leaves open has failed.
 
-What a gate looks at was verified when the attestation was indexed; this module checks no
-signature. What an attestation does not show, no gate can ask for.
+What a gate looks at was verified when the attestation was indexed. Of signatures, this module
+checks the gates' own. What an attestation does not show, no gate can ask for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, TypeAlias
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -31,10 +32,15 @@ from govray.governance.attestation.model_attestation import AssuranceLevel, Atte
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive, Share, ShortText
 from govray.governance.formats.document import Digest, Document, Name
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import seal, self_subject
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
+from govray.governance.policy.depth_policy import verify_rules
 from govray.governance.policy.globs import Glob
+from govray.governance.policy.revoked import check_unrevoked_policy
 from govray.governance.trust.license import LicenseCategory
+from govray.governance.trust.trust_state import TrustState, Verified
 
 SCHEMA = "govray.dev/promotion-policy/v1"
 
@@ -190,14 +196,11 @@ class Stages(Document):
 class PromotionPolicy(Document):
     """The document. ``str()`` of it is ``name vN``."""
 
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/promotion-policy/v1"
+
     name: Name
     version: Positive
     stages: Stages
-
-    @property
-    def digest(self) -> str:
-        """Of its canonical JSON."""
-        return canonical_json.sha256(canonical_json.encode(self.to_json()))
 
     def gates(self, stage: str) -> tuple[Gate, ...]:
         if stage not in Stages.model_fields:
@@ -271,6 +274,37 @@ def _written_out(gate: canonical_json.JSON, where: str) -> canonical_json.JSON:
         )
     kind.from_source(gate, where=where)  # here, so that an error names the gate's own fields
     return gate
+
+
+def seal_promotion_policy(policy: PromotionPolicy, signers: Sequence[Signer]) -> bytes:
+    """The signed envelope of ``policy``."""
+    return seal(policy, [self_subject(policy.name, policy)], signers)
+
+
+def verify_promotion_policy(
+    trust: TrustState, data: bytes, *, at: datetime, where: str
+) -> Verified[PromotionPolicy]:
+    """The gates in the envelope ``data``, if the trust root carries them at ``at``.
+
+    Raises:
+        Untrusted: As `verify_rules`.
+        Refused: It is no envelope, or revoked.
+    """
+    if not data.startswith(b'{"payload"'):
+        raise unsigned(where)
+    found = verify_rules(trust, PromotionPolicy, data, at=at, where="promotion gates")
+    check_unrevoked_policy(trust, found, at=at)
+    return found
+
+
+def unsigned(where: str) -> Refused:
+    """That these gates bear no signature, with the command that signs them."""
+    source = where.removesuffix(".dsse.json").removesuffix(".yaml") + ".yaml"
+    return Refused(
+        "the promotion gates are not signed, so nothing can be promoted",
+        where=where,
+        do=f"Let an authority for policies run: govray sign policies/{source} --key KEY",
+    )
 
 
 def failures(gates: Sequence[Gate], evidence: GateEvidence) -> tuple[FailedGate, ...]:

@@ -40,6 +40,7 @@ from govray.governance.formats.document import Document, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.policy.credential import Credential
+from govray.governance.trust.trust_state import Verified
 from govray.platform.store import promotion_gates, tables
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.promotion_gates import GateEvidence, PromotionPolicy
@@ -198,7 +199,7 @@ def promote(
     name: str,
     version: str,
     stage: str,
-    policy: PromotionPolicy,
+    policy: Verified[PromotionPolicy],
     by: ChangedBy,
     standing: RevocationStanding | None = None,
 ) -> StageChange:
@@ -226,9 +227,11 @@ def promote(
     root = session.get_one(tables.Attestation, row.attestation).trust_root
     known = standing or standing_of(session, (), at=parse_time(by.at))
     known.require(row.attestation, session.get_one(tables.TrustRoot, root).name)
-    failed = promotion_gates.failures(policy.gates(stage), evidence(session, row.attestation))
+    failed = promotion_gates.failures(
+        policy.document.gates(stage), evidence(session, row.attestation)
+    )
     if failed:
-        raise promotion_gates.refusal(policy, stage, f"{row.model} {row.version}", failed)
+        raise promotion_gates.refusal(policy.document, stage, f"{row.model} {row.version}", failed)
     replaced: str | None = None
     if stage == "production":
         there = session.exec(_descending(name).where(ModelVersion.stage == stage)).all()
@@ -240,7 +243,7 @@ def promote(
             log(session, by, "model.archive", _subject(each), detail)
     row.stage = stage
     session.add(row)
-    detail = {"from": before, "to": stage, "gates": policy.digest, "policy": str(policy)}
+    detail = {"from": before, "to": stage, "gates": policy.digest, "policy": str(policy.document)}
     log(session, by, "model.promote", _subject(row), detail)
     session.flush()
     return StageChange(row, before, stage, replaced)

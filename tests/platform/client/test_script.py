@@ -16,7 +16,7 @@ from sqlmodel import Session, select
 from govray.platform.store import submissions as queue
 from govray.platform.store.states import SubmissionState, TrialState
 from govray.platform.store.tables import ModelVersion, Submission
-from tests.support.gates import UNMONITORED
+from tests.support.gates import gated
 from tests.support.listening import listening
 from tests.support.place import Place, place
 from tests.support.runs import metric, trial
@@ -68,10 +68,8 @@ def test_the_script_of_the_page_does_what_the_page_says(
 ) -> None:
     text = script()
     assert len([line for line in text.splitlines() if line.strip()]) <= 30
-    gates = tmp_path / "promotion.yaml"
-    gates.write_text(UNMONITORED)
     state = place.service.app.state
-    state.settings = replace(state.settings, promotion=gates)
+    state.settings = replace(state.settings, **gated(place.library.shelf.world, tmp_path))
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "train.yaml").write_bytes((ROOT / "jobs" / "train.yaml").read_bytes())
     with listening(place.service.app) as address:

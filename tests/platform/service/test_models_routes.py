@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from sqlalchemy import true
 from sqlmodel import Session
 
+from govray.governance.formats import canonical_json
+from govray.governance.formats.canonical_json import sha256
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import Signer
 from govray.platform.service.visible import visibility, visible_models
 from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from tests.support.gates import UNMONITORED
+from govray.platform.store.promotion_gates import read_promotion_policy, seal_promotion_policy
+from tests.support.gates import UNMONITORED, gated, signed
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import Shelf, made_once
+from tests.support.world import World
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 STAFF = ("admin", "engineer", "auditor")
@@ -47,9 +55,8 @@ def running(shelf: Shelf, tmp_path: Path) -> Iterator[Service]:
             )
         session.commit()
     engine.dispose()
-    gates = tmp_path / "gates.yaml"
-    gates.write_text(UNMONITORED)
-    with serve(url, supplier="acme-legal", other="umbrella", promotion=gates) as service:
+    gates = gated(shelf.world, tmp_path)
+    with serve(url, supplier="acme-legal", other="umbrella", **gates) as service:
         yield service
 
 
@@ -171,26 +178,85 @@ def test_promotion_passes_gates_and_says_who_and_when(running: Service) -> None:
         ("engineer", "production"),
         ("engineer", "archived"),
     ]
-    assert history[1]["gates"].startswith("sha256:")
+    gates = Envelope.parse(running.app.state.settings.promotion.read_bytes())
+    assert history[1]["gates"] == sha256(gates.payload), "what govray sign printed"
     skipped = client.post("/v1/models/narrow/versions/1.0.0:promote", json={"stage": "production"})
     assert skipped.status_code == 409
 
 
-def test_gates_that_fail_are_told_and_nothing_moves(running: Service) -> None:
+def test_gates_that_fail_are_told_and_nothing_moves(running: Service, shelf: Shelf) -> None:
     client = running.client("engineer")
     gates: Path = running.app.state.settings.promotion
-    head = gates.read_text().partition("stages:")[0]
+    head = UNMONITORED.partition("stages:")[0]
     asked = "  staging:\n    - monitored\n    - {gate: replayed, corpora: [acme]}\n"
-    gates.write_text(f"{head}stages:\n{asked}  production: []\n")
+    gates.write_bytes(signed(shelf.world, f"{head}stages:\n{asked}  production: []\n"))
     told = client.post(f"{ONE}:promote", json={"stage": "staging"})
     assert told.status_code == 409
     assert "not monitored" in told.json()["detail"]
     assert "no replay without it" in told.json()["detail"]
-    gates.write_text(gates.read_text().replace("monitored", "blessed"))
-    assert client.post(f"{ONE}:promote", json={"stage": "staging"}).status_code == 400
     gates.unlink()
     missing = client.post(f"{ONE}:promote", json={"stage": "staging"})
     assert missing.status_code == 422
     assert str(gates) not in missing.text
     assert client.get(ONE).json()["stage"] == "none"
     assert client.post(f"{ONE}:promote", json={"stage": "archived"}).status_code == 200
+
+
+STRANGERS = "no signature verifies under any policy authority"
+FORGED: dict[str, tuple[Callable[[World], bytes], int, str]] = {
+    "unsigned": (lambda w: UNMONITORED.encode(), 409, "govray sign policies/gates.yaml --key KEY"),
+    "one key of two": (lambda w: sealed(w.keys.compliance[:1]), 422, "1 of 2 distinct keys"),
+    "another's keys": (lambda w: signed(World()), 422, STRANGERS),
+    "the operator's": (lambda w: sealed([w.keys.operator]), 422, STRANGERS),
+    "altered": (lambda w: altered(signed(w)), 422, STRANGERS),
+    "a depth policy": (lambda w: w.policy, 400, "predicate type"),
+}
+
+
+def sealed(keys: Sequence[Signer]) -> bytes:
+    return seal_promotion_policy(read_promotion_policy(UNMONITORED), keys)
+
+
+def altered(envelope: bytes) -> bytes:
+    """With lower bars, below the same signatures."""
+    value = json.loads(envelope)
+    payload = base64.b64decode(value["payload"]).replace(b'"atMost":0.25', b'"atMost":0.99')
+    value["payload"] = base64.b64encode(payload).decode()
+    return canonical_json.encode(value)
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_gates_that_the_root_does_not_carry_let_nothing_through(
+    running: Service, shelf: Shelf, kind: str
+) -> None:
+    client, settings = running.client("engineer"), running.app.state.settings
+    forge, status, told = FORGED[kind]
+    settings.promotion.write_bytes(forge(shelf.world))
+    refused = client.post(f"{ONE}:promote", json={"stage": "staging"})
+    assert refused.status_code == status, refused.text
+    assert told in refused.text
+    assert client.get(ONE).json()["stage"] == "none"
+    settings.promotion.write_bytes(signed(shelf.world))  # the control
+    assert client.post(f"{ONE}:promote", json={"stage": "staging"}).status_code == 200
+
+
+def test_gates_outlive_neither_their_authority_nor_a_higher_minimum(
+    running: Service, shelf: Shelf
+) -> None:
+    client, settings = running.client("engineer"), running.app.state.settings
+    for change, told in (
+        ({"expires": "2026-11-21T00:00:00Z"}, "expired at 2026-11-21"),
+        ({"minimum_policy_versions": {"Promotion": 2}}, "older than version 2"),
+    ):
+        authorities = [
+            each.model_copy(update=change) if each.role == "policy" else each
+            for each in shelf.world.authorities()
+        ]
+        settings.trust_root.write_bytes(shelf.world.sign_root(authorities=tuple(authorities)))
+        refused = client.post(f"{ONE}:promote", json={"stage": "staging"})
+        assert (refused.status_code, told in refused.text) == (422, True), refused.text
+    settings.trust_root.unlink()
+    refused = client.post(f"{ONE}:promote", json={"stage": "staging"})
+    assert (refused.status_code, str(settings.trust_root) in refused.text) == (422, False)
+    settings.trust_root.write_bytes(shelf.world.root)
+    assert client.post(f"{ONE}:promote", json={"stage": "staging"}).status_code == 200

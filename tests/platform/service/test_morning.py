@@ -22,9 +22,10 @@ from govray.platform.store.states import SubmissionState
 from govray.platform.store.submissions import move
 from govray.platform.store.tables import Experiment, Submission
 from tests.support.chromium import browser
-from tests.support.gates import UNMONITORED
+from tests.support.gates import gated
 from tests.support.identity_provider import IdentityProvider, identity_provider
 from tests.support.queue_shown import FILE
+from tests.support.shelf_of_models import made_once
 from tests.support.shown import Shown, fill
 from tests.support.site import free_port, served
 from tests.support.tree import ROOT
@@ -78,14 +79,13 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     shown = fill(engine, url, folder, hostile_too=False)
-    gates = folder / "gates.yaml"
-    gates.write_text(UNMONITORED)
+    gates = gated(made_once().world, folder)
     port = free_port()
     # As localhost it is another site than 127.0.0.1, as providers are.
     with identity_provider("localhost") as provider:
         settings = provider.settings(f"http://127.0.0.1:{port}/sign-in/callback")
         with (
-            served(url, auth=True, port=port, oidc=settings, promotion=gates) as address,
+            served(url, auth=True, port=port, oidc=settings, **gates) as address,
             browser() as opened,
         ):
             yield Office(address, provider, engine, shown, opened)

@@ -13,7 +13,7 @@ from sqlmodel import Session
 from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from tests.support.gates import UNMONITORED
+from tests.support.gates import UNMONITORED, gated, signed
 from tests.support.people import OWN_PAGE, Service, serve
 from tests.support.shelf_of_models import made_once
 
@@ -34,9 +34,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             )
         session.commit()
     engine.dispose()
-    gates = folder / "gates.yaml"
-    gates.write_text(UNMONITORED)
-    with serve(url, supplier="acme-legal", promotion=gates) as service:
+    with serve(url, supplier="acme-legal", **gated(made_once().world, folder)) as service:
         yield service
 
 
@@ -71,11 +69,12 @@ def test_a_version_goes_from_stage_to_stage(running: Service) -> None:
 
 def test_gates_that_fail_are_named_and_nothing_changes(running: Service) -> None:
     gates: Path = running.app.state.settings.promotion
-    before = gates.read_text()
+    before = gates.read_bytes()
     two = "/models/first/1.1.0"
     try:
-        head = before.partition("stages:")[0]
-        gates.write_text(f"{head}stages:\n  staging: [monitored]\n  production: []\n")
+        head = UNMONITORED.partition("stages:")[0]
+        asked = f"{head}stages:\n  staging: [monitored]\n  production: []\n"
+        gates.write_bytes(signed(made_once().world, asked))
         page = client(running).get(f"{two}/promote", params={"stage": "staging"}).text
         assert ">fails<" in page
         assert "Move it to staging</button>" not in page
@@ -88,7 +87,7 @@ def test_gates_that_fail_are_named_and_nothing_changes(running: Service) -> None
         assert "Move it to staging</button>" not in page
         assert client(running).post(f"{two}/promote", data={"stage": "staging"}).status_code == 422
     finally:
-        gates.write_text(before)
+        gates.write_bytes(before)
     assert stage(running, "1.1.0") == "none"
 
 

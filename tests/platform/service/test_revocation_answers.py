@@ -24,8 +24,8 @@ from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
 from govray.platform.store.registry import register
+from tests.support.gates import SHIPPED, gated
 from tests.support.people import NOW, Service, serve
-from tests.support.tree import ROOT
 from tests.support.world import World
 
 FIRST = "2026-11-16T00:00:00Z"
@@ -68,8 +68,7 @@ def service_of(world: World, folder: Path, lists: Path) -> Iterator[tuple[Servic
         session.commit()
     engine.dispose()
     envelope = (path / model_folder.ATTESTATION).read_bytes()
-    promotion = ROOT / "policies" / "promotion.yaml"
-    with serve(url, revocations=(lists,), promotion=promotion) as service:
+    with serve(url, revocations=(lists,), **gated(world, folder, SHIPPED)) as service:
         yield service, model.digest, envelope
 
 

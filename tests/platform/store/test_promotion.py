@@ -14,7 +14,7 @@ from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.statement import read
+from govray.governance.formats.statement import read, self_subject, statement_bytes
 from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.incidents import Findings
 from govray.platform.store.promotion_gates import (
@@ -227,6 +227,21 @@ def test_a_gate_that_is_not_known_exactly_is_an_error(gate: str, said: str) -> N
     with pytest.raises(Malformed, match=said) as caught:
         read_promotion_policy(written("monitored", gate), name="gates.yaml")
     assert caught.value.where == "gates.yaml:8", "the line of that gate"
+
+
+def test_the_signed_form_is_fixed() -> None:
+    policy = read_promotion_policy(written("monitored", "{gate: execution, isolation: [run]}"))
+    payload = statement_bytes(policy, [self_subject(policy.name, policy)])
+    assert payload.decode() == GOLDEN
+    assert PromotionPolicy.from_json(policy.to_json(), where="again") == policy
+
+
+GOLDEN = (
+    '{"_type":"https://in-toto.io/Statement/v1","predicate":{"name":"test","stages":{"production":'
+    '[{"gate":"monitored"},{"gate":"execution","isolation":["run"]}],"staging":[]},"version":1},'
+    '"predicateType":"https://govray.dev/promotion-policy/v1","subject":[{"digest":{"sha256":'
+    '"26992b0bdd6b9a876ab91e2abca1423de4f7a3e816672e63c32b7c038a10db01"},"name":"test"}]}'
+)
 
 
 def test_the_shipped_document_lets_a_sound_model_through(evidence: GateEvidence) -> None:

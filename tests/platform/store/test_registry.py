@@ -9,24 +9,29 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
+from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store import promotion_gates, registry, tables
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.model_index import index_model
-from govray.platform.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
+from govray.platform.store.promotion_gates import SCHEMA, PromotionPolicy, verify_promotion_policy
 from govray.platform.store.tables import AuditEntry
 from tests.support.databases import on_both
-from tests.support.world import World
+from tests.support.gates import signed
+from tests.support.world import AT, World
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 BOB = ChangedBy(user="bob", at="2026-11-20T11:00:00Z", token="t1")
 
 
-def policy(*gates: str) -> PromotionPolicy:
+def policy(*gates: str) -> Verified[PromotionPolicy]:
     lines = "".join(f"    - {gate}\n" for gate in gates) or "    []\n"
-    return read_promotion_policy(
-        f"schema: {SCHEMA}\nname: test\nversion: 1\nstages:\n  staging: []\n  production:\n{lines}"
-    )
+    text = f"schema: {SCHEMA}\nname: test\nversion: 1\nstages:\n  staging: []\n  production:\n"
+    data, trust = signed(WORLD, f"{text}{lines}"), TrustState.load(WORLD.root, at=AT)
+    return verify_promotion_policy(trust, data, at=AT, where="gates")
+
+
+WORLD = World()
 
 
 OPEN = policy()
@@ -35,7 +40,7 @@ CLOSED = policy("monitored", "{gate: replayed, corpora: [acme]}")
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    return World()
+    return WORLD
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +88,9 @@ def test_a_version_holds_what_it_was_made_of(store: Engine, attestation: str) ->
         assert registry.model(session, "gpt").created == EVE.at
 
 
-def move(store: Engine, version: str, stage: str, policy: PromotionPolicy = OPEN) -> object:
+def move(
+    store: Engine, version: str, stage: str, policy: Verified[PromotionPolicy] = OPEN
+) -> object:
     with Session(store) as session:
         done = registry.promote(
             session, name="gpt", version=version, stage=stage, policy=policy, by=BOB

@@ -77,7 +77,8 @@ class Settings:
         oidc: An identity provider, beside the store's own tokens.
         hosts: The ``Host`` names that are answered; empty: any. Without ``auth`` this is what
             keeps a web page in the same browser from reading through a name of its own.
-        promotion: The gates before a model's stages; without the file nothing is promoted.
+        promotion: The signed gates before a model's stages; without the file nothing is promoted.
+        trust_root: Says whose signature of the gates counts; None: the one pinned here.
         revocations: Files of revocation lists, or folders of them, read again every few seconds.
         pinned: Whether the lists that the person who serves has pinned count beside those.
         storage: Where runs lie, and with them the archives of working directories. Without it,
@@ -97,7 +98,8 @@ class Settings:
     auth: bool = True
     oidc: OidcSettings | None = None
     hosts: tuple[str, ...] = ()
-    promotion: Path = Path("policies/promotion.yaml")
+    promotion: Path = Path("policies/promotion.dsse.json")
+    trust_root: Path | None = None
     revocations: tuple[Path, ...] = ()
     pinned: bool = False
     storage: Place | None = None

@@ -97,7 +97,7 @@ def _answers(
     if stage == "archived":
         return [], "", ""
     try:
-        policy = models.promotion_policy(request.app.state.settings.promotion)
+        policy = models.promotion_policy(request).document
         digest = session.get_one(Attestation, row.attestation).trust_root
         root = session.get_one(TrustRoot, digest).name
         request.app.state.revocations.look().require(row.attestation, root)

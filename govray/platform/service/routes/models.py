@@ -11,21 +11,24 @@ What a caller may not see answers as if it were not there
 
 Engineers and admins write, with a token of the scope ``write``, those of a project only where all
 versions of the model are its own. A write and its entry in the audit
-log are one transaction. The service reads its gates anew at each promotion; a caller brings none.
+log are one transaction. The service reads and verifies its gates anew at each promotion; a
+caller brings none.
 """
 
 from __future__ import annotations
 
-from pathlib import Path as File
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
-from govray.errors import CouldNotCheck
+from govray.errors import CouldNotCheck, GovrayError
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.trust.trust_state import Verified
 from govray.platform.service.http.answer import Body
+from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.revocations import Lists
@@ -41,7 +44,11 @@ from govray.platform.service.visible.visibility import (
 )
 from govray.platform.store import registry, tables
 from govray.platform.store.database import begin_writing
-from govray.platform.store.promotion_gates import PromotionPolicy, read_promotion_policy
+from govray.platform.store.promotion_gates import (
+    PromotionPolicy,
+    unsigned,
+    verify_promotion_policy,
+)
 from govray.platform.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS
 from govray.platform.store.reverifications import changes
 
@@ -280,7 +287,7 @@ def promote(
             name=model,
             version=version,
             stage=change.stage,
-            policy=promotion_policy(visit.request.app.state.settings.promotion),
+            policy=promotion_policy(visit.request),
             by=visit.by,
             standing=lists.look(),
         )
@@ -294,17 +301,36 @@ def promote(
     )
 
 
-def promotion_policy(path: File) -> PromotionPolicy:
-    """The service's gates. Raises `CouldNotCheck`: there are none to ask."""
+def promotion_policy(request: Request) -> Verified[PromotionPolicy]:
+    """The service's gates, which its trust root carries now.
+
+    Raises:
+        CouldNotCheck: There are none to ask, or no trust root says whose signature counts.
+        Refused: They are not signed, or not by an authority for policies.
+    """
+    state = request.app.state
+    settings: Settings = state.settings
+    lists: Lists = state.revocations
+    path, at = settings.promotion, state.clock()
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_POLICY + 1)
+            data = file.read(MAX_POLICY + 1)
     except OSError:
+        if path.with_name(path.name.replace(".dsse.json", ".yaml")).is_file():
+            raise unsigned(path.name) from None
         raise CouldNotCheck(
             "this service has no promotion policy, so nothing can be promoted",
-            do="Its operator names one; policies/promotion.yaml of the deployment is such a file",
+            do="Its operator names one; policies/promotion.yaml of the deployment, once signed, is "
+            "such a file",
         ) from None
-    return read_promotion_policy(text, name=path.name)
+    try:
+        anchor = TrustAnchor.read(settings.trust_root, lists.readable()[0]).as_feed()
+    except GovrayError as error:  # without its path, which is the operator's
+        raise CouldNotCheck(
+            f"the signature of the promotion gates cannot be checked: {error.what}",
+            do="The service's operator names the root: govray serve --trust-root FILE",
+        ) from None
+    return verify_promotion_policy(anchor.load(at=at), data, at=at, where=path.name)
 
 
 def _model(session: Session, row: tables.Model, *, whole: bool) -> Model | ModelName:
