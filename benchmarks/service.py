@@ -67,7 +67,7 @@ REPLICAS = 2
 KILL_EVERY_S = 60.0
 
 ROOT = Path(__file__).parents[1]
-AS_DEPLOYED = ["sh", "-c", '. serve/environment.sh && exec "$@"', "sh"]
+AS_DEPLOYED = ["sh", "-c", '. serve/cluster.sh && exec "$@"', "sh"]
 """Put before a command's words: it runs in the environment that `serve/` is deployed in."""
 
 

@@ -136,7 +136,7 @@ def _provider() -> Any:
     except ImportError:
         _log.warning(
             "%s is set, and OpenTelemetry is not installed: no traces are sent. "
-            "pip install 'govray[otel]'",
+            "pip install '.[otel]'",
             ENDPOINTS[0],
         )
         return None

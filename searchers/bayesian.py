@@ -33,7 +33,7 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
         )
     except (AssertionError, ImportError) as error:
         raise UsageError(
-            "Optuna is not installed", where="search.searcher", do="pip install 'govray[search]'"
+            "Optuna is not installed", where="search.searcher", do="pip install '.[search]'"
         ) from error
     config = TuneConfig(
         metric=METRIC,

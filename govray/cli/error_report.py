@@ -86,7 +86,7 @@ def describe(error: Exception) -> ErrorReport:
                 "CouldNotCheck",
                 f"this needs {error.name}, which is not installed",
                 COULD_NOT_CHECK,
-                do=f"Run pip install 'govray[{extra}]'.",
+                do=f"Run pip install '.[{extra}]'.",
             )
     if isinstance(error, OSError) and error.errno in _OS_ADVICE:
         where = str(error.filename) if error.filename is not None else None

@@ -28,7 +28,7 @@ def given_records(folder: Place) -> ReadPart:
         raise CouldNotCheck(
             f"records cannot be read without {error.name}",
             where=str(folder),
-            do="Install it: pip install 'govray[train]'. Or leave --records out, for a summary.",
+            do="Install it: pip install '.[train]'. Or leave --records out, for a summary.",
         ) from error
     return reader(folder)
 

@@ -43,7 +43,7 @@ def bucket_store(url: str) -> Any:
         from obstore.store import from_url
     except ImportError:
         raise OSError(
-            errno.ENOPKG, "URLs of object stores need `pip install 'govray[train]'`", url
+            errno.ENOPKG, "URLs of object stores need `pip install '.[train]'`", url
         ) from None
     base, _, query = url.partition("?")
     options = dict(parse_qsl(query))

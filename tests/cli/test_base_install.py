@@ -84,10 +84,10 @@ def test_it_signs_and_exports_and_a_verb_that_needs_an_extra_says_which(
     govray_base(base, "sign", "policy.yaml", "--key", "key.pem")
     govray_base(base, "export", "model-card", model, *check)  # imports every format
     done = govray_base(base, "report", "eu-summary", model, "--out", "s.docx", *check, code=3)
-    assert "pip install 'govray[reports]'" in done.stderr
+    assert "pip install '.[reports]'" in done.stderr
     (tmp_path / "corpora").mkdir()
     done = govray_base(base, "corpus", "ls", "corpora", code=3)
-    assert "pip install 'govray[train]'" in done.stderr
+    assert "pip install '.[train]'" in done.stderr
 
 
 def test_the_wheel_carries_the_deployment_and_the_migrations(base: Path, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_missing_extra_is_named(module: str) -> None:
     error = ModuleNotFoundError(f"No module named '{module}.sub'", name=f"{module}.sub")
     found = error_report.describe(error)
     assert found.exit_code == 3
-    assert f"govray[{error_report.EXTRAS[module]}]" in (found.do or "")
+    assert f"pip install '.[{error_report.EXTRAS[module]}]'" in (found.do or "")
 
 
 def test_a_full_disk_is_said_and_the_old_file_stays(

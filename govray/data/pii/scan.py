@@ -52,7 +52,7 @@ def scan_of(entities: Sequence[PiiEntity], score: float) -> PiiScan:
         raise UsageError(
             f"personal data is found by {PACKAGE}, which is not installed",
             where="--pii",
-            do="Install it: pip install 'govray[pii]'.",
+            do="Install it: pip install '.[pii]'.",
         ) from None
     stated = {"analyzer": analyzer, "entities": sorted(set(entities)), "score": score}
     return PiiScan.from_source(stated, where="--pii")

@@ -229,7 +229,7 @@ def _transformers() -> ModuleType:
         raise CouldNotCheck(
             f"this needs {error.name}, which is not installed",
             where="entrypoint govray.engine.huggingface:CausalLM",
-            do="Run pip install 'govray[huggingface]'",
+            do="Run pip install '.[huggingface]'",
         ) from error
     return transformers
 

@@ -9,7 +9,7 @@
     model/config.json …         and with ``weights`` all attested files of the model
     trust/root.json             the trust root that the maker verified with
     trust/revocations/…         revocation lists that the maker had
-    verifier/govray-….whl       the verifier, and requirements.txt with what it needs
+    verifier/govray-….whl       the verifier, and requirements.txt: what it needs, with hashes
 
 The model is verified before anything is written. The same input gives the same bytes. A pack is not
 signed: what is in it is, and `contents.json` only keeps it together. Whoever reads it takes the
@@ -26,6 +26,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from html import escape
@@ -226,8 +227,9 @@ and neither do its script and its wheel. Take them from the source of govray, or
 somebody write another one. Its first lines name the standards.</p>
 <h2>Verify all of it</h2>
 <p>The script leaves some things to the whole verifier, and names them. Its wheel lies here, and
-<code>verifier/requirements.txt</code> has the versions that it needs:</p>
-<pre>pip install -r verifier/requirements.txt verifier/{wheel}
+<code>verifier/requirements.txt</code> has what it needs, with versions and hashes:</p>
+<pre>pip install --require-hashes -r verifier/requirements.txt
+pip install --no-deps verifier/{wheel}
 govray verify model --trust-root ROOT.json --at {at}{lists}</pre>
 <p>That needs the model's own files too. Where they are not in this pack, put them into
 <code>model/</code>: the attestation has their digests. Without <code>--at</code> it is judged as of
@@ -268,14 +270,37 @@ def verifier_wheel() -> tuple[str, bytes]:
 
 
 def requirements() -> bytes:
-    """What the verifier needs, as pip reads it: each package with the version that is here."""
-    needed = metadata.distribution("govray").requires or []
-    names = sorted(
-        found[0]
-        for each in needed
-        if "extra ==" not in each and (found := _NAME.match(each)) is not None
+    """What the verifier needs, as pip reads it: each package with its version and its hashes, as
+    ``deploy/constraints.txt`` has them. What is not there, Linux does not need.
+
+    Raises `CouldNotCheck`: this installation has not that file.
+    """
+    known = _constraints()
+    needed: set[str] = set()
+    waiting = ["govray"]
+    while waiting:
+        with suppress(metadata.PackageNotFoundError):  # needed by another Python than this one
+            for each in metadata.distribution(waiting.pop()).requires or []:
+                found = _NAME.match(each)
+                name = re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
+                if "extra ==" not in each and name in known and name not in needed:
+                    needed.add(name)
+                    waiting.append(name)
+    return "".join(known[name] for name in sorted(needed)).encode()
+
+
+def _constraints() -> dict[str, str]:
+    """Package → its lines in ``deploy/constraints.txt``: version and hashes."""
+    for above in (files("govray") / "deployment", files("govray") / ".."):
+        path = above / "deploy" / "constraints.txt"
+        if path.is_file():
+            blocks = re.split(r"^(?=\w)", path.read_text(encoding="utf-8"), flags=re.M)
+            return {each.partition("==")[0]: each for each in blocks if each}
+    raise CouldNotCheck(
+        "this installation carries no deploy/constraints.txt, which says what a verifier needs",
+        where="govray",
+        do="Make the pack with govray installed from its source tree or a release's wheel",
     )
-    return "".join(f"{name}=={metadata.version(name)}\n" for name in names).encode()
 
 
 def _metadata() -> tuple[str, str]:

@@ -102,7 +102,7 @@ class Pkcs11Signer:
             raise UsageError(
                 "python-pkcs11 is not installed",
                 where=self._where,
-                do="Run: pip install 'govray[pkcs11]'",
+                do="Run: pip install '.[pkcs11]'",
             ) from None
         try:
             yield pkcs11

@@ -22,8 +22,9 @@ from govray.governance.trust.timestamp_authority import TimestampAuthority
 from govray.governance.trust.witness_policy import WitnessPolicy
 
 Role: TypeAlias = Literal["credential", "policy", "operator", "witness"]
-"""Who issues credentials; who signs policies and promotion gates; who runs training (manifests,
-ledgers, attestations); who says of others' runs that a replay gave the same files."""
+"""What its keys sign. ``credential``: credentials. ``policy``: depth policies, promotion gates.
+``operator``: manifests, ledgers and attestations of training. ``witness``: that a replay of
+another's run gave the same files."""
 
 Sensitivity: TypeAlias = Literal["public", "internal", "confidential", "restricted"]
 

@@ -181,7 +181,7 @@ def _over_jax(
         raise CouldNotCheck(
             f"JAX trained the model, and it can't be imported: {error}",
             where=model_folder.CONFIG,
-            do="pip install 'govray[jax]'",
+            do="pip install '.[jax]'",
         ) from None
 
     def arrays(name: str) -> Any:

@@ -150,7 +150,7 @@ def connect(address: URL, *, statement_limit: float | None = None) -> Engine:
     except (ImportError, NoSuchModuleError) as error:
         raise UsageError(
             f"the driver of {address.drivername} is not installed ({error})",
-            do="Install govray[serve]",
+            do="Run pip install '.[serve]'",
         ) from None
     event.listen(engine, "connect", _settings)
     return engine

@@ -77,7 +77,7 @@ def jupyter_program(
     if missing:
         raise UsageError(
             f"a {task.kind} needs {' and '.join(missing)}, which this Python does not have",
-            do="pip install 'govray[notebook]' on the nodes",
+            do="pip install '.[notebook]' on the nodes",
         )
     server: dict[str, Any] = {
         "ip": listen,

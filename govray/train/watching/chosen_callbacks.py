@@ -22,7 +22,7 @@ from govray.train.watching.run_callback import RunCallback, RunStarted
 
 
 class WandbCallback(RunCallback):
-    """Logs to Weights & Biases; ``pip install 'govray[wandb]'``.
+    """Logs to Weights & Biases; ``pip install '.[wandb]'``.
 
     The key comes from ``WANDB_API_KEY`` or W&B's own login. Its files lie in ``<run>/wandb``, or in
     the working directory if the run is on an object store.
@@ -42,7 +42,7 @@ class WandbCallback(RunCallback):
         if find_spec("wandb") is None:
             raise UsageError(
                 "Weights & Biases is not installed",
-                do="pip install 'govray[wandb]', or leave it out",
+                do="pip install '.[wandb]', or leave it out",
             )
         self._project = project
         self._entity = entity

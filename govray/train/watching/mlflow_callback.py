@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MLflowCallback(RunCallback):
-    """Logs to an MLflow server or store; ``pip install 'govray[mlflow]'``.
+    """Logs to an MLflow server or store; ``pip install '.[mlflow]'``.
 
     Passwords and tokens come from MLflow's own variables (``MLFLOW_TRACKING_TOKEN``).
 
@@ -42,7 +42,7 @@ class MLflowCallback(RunCallback):
     def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:
         if find_spec("mlflow") is None:
             raise UsageError(
-                "MLflow is not installed", do="pip install 'govray[mlflow]', or leave it out"
+                "MLflow is not installed", do="pip install '.[mlflow]', or leave it out"
             )
         self._uri = tracking_uri
         self._experiment = experiment

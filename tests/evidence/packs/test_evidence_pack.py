@@ -282,6 +282,16 @@ def test_no_secret_is_in_it_and_the_weights_only_if_asked_for(made: Packed, tmp_
     assert done.returncode == 0, done.stdout
 
 
+def test_what_its_verifier_needs_has_hashes(made: Packed) -> None:
+    text = (made.open / "verifier" / "requirements.txt").read_text()
+    names = [line.partition("==")[0] for line in text.splitlines() if line[0] != " "]
+    assert {"cryptography", "pydantic", "pydantic-core", "cffi"} <= set(names), (
+        "and what these need"
+    )
+    assert not {"torch", "ray", "govray"} & set(names)
+    assert all("--hash=sha256:" in each for each in text.split("==")[1:])
+
+
 def test_a_hostile_case_is_text(made: Packed, tmp_path: Path) -> None:
     root, case = TrustAnchor(made.root.read_bytes()), "<script>alert(1)</script>"
     write_pack(made.model, tmp_path / "p.zip", trust=root, at=AT, case=case)

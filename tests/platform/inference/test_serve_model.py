@@ -81,7 +81,7 @@ def test_a_model_answers_on_ray_serve(trained: Trained, tmp_path: Path) -> None:
     folder = trained.copy(tmp_path / "model")
     folder.chmod(0o700)
     words = (
-        ". serve/environment.sh && exec serve run --address local serve.model:app "
+        ". serve/cluster.sh && exec serve run --address local serve.model:app "
         f"model={folder} trust_root={trained.root} rights={rights}"
     )
     log = tmp_path / "log"

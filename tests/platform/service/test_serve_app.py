@@ -99,7 +99,7 @@ def tokens(
         session.commit()
     tokens = make_tokens(engine, "acme-legal", "umbrella")
     engine.dispose()
-    words = ". serve/environment.sh && exec serve run --address local serve.app:app oidc=$PROVIDER"
+    words = ". serve/cluster.sh && exec serve run --address local serve.app:app oidc=$PROVIDER"
     environment = os.environ | {
         "GOVRAY_STORE": url,
         "RAY_metrics_report_interval_ms": "500",
