@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -39,18 +38,9 @@ EVERYTHING = {
     "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
     "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
 }
-EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-    "optional-dependencies"
-]
 IMAGE = Image(
     (ROOT / "deploy/Containerfile").read_text(),
-    extras=frozenset({"train"}),
-    dashboard=frozenset(
-        extra
-        for extra, packages in EXTRAS.items()
-        for each in packages
-        if re.search(r"^ray\[.*\b(default|serve)\b", each)
-    ),
+    frozenset(re.findall(r"^([\w-]+)==", (ROOT / "deploy/constraints.txt").read_text(), re.M)),
 )
 
 
@@ -116,7 +106,7 @@ def mounted(objects: dict[tuple[str, str], Any], *, fs_group: bool) -> None:
 ROCKS = {"backend": "rocksdb", "storage": {"size": "1Gi"}}
 NAMED = IMAGE.text.replace("USER 1000", "USER ray")
 FAULTS: dict[str, tuple[Change, str]] = {
-    "A1 no dashboard": (image(extras=frozenset({"jax"})), "no dashboard"),
+    "A1 no dashboard": (image(packages=IMAGE.packages - {"opencensus"}), "no dashboard"),
     "C1 RocksDB": (
         spec("RayCluster", lambda s: s.update(gcsFaultToleranceOptions=ROCKS)),
         "GCSFaultToleranceEmbeddedStorage",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import requires
 from typing import Any
 
 Objects = Mapping[tuple[str, str], dict[str, Any]]
@@ -26,17 +27,10 @@ AUTOSCALER = {"cpu": 0.5, "memory": float(512 << 20)}
 
 @dataclass(frozen=True)
 class Image:
-    """What a Containerfile puts into the image.
-
-    Attributes:
-        text: The file.
-        extras: Of govray, that are installed.
-        dashboard: The extras of govray that bring Ray's dashboard.
-    """
+    """What a Containerfile puts into the image. ``packages``: those that it installs, by name."""
 
     text: str
-    extras: frozenset[str]
-    dashboard: frozenset[str]
+    packages: frozenset[str]
 
     @property
     def user(self) -> str:
@@ -367,11 +361,19 @@ def accounts(objects: Objects, image: Image) -> Iterator[str]:
             yield f"{kind} {owner['metadata']['name']}: its autoscaler has no token"
 
 
+DASHBOARD = frozenset(
+    re.split(r"[^\w-]", each)[0].lower().replace("_", "-")
+    for each in requires("ray") or ()
+    if 'extra == "default"' in each
+)
+"""What Ray's dashboard needs."""
+
+
 def programs(objects: Objects, image: Image) -> Iterator[str]:
     """What the image has to hold: the entrypoint's files, and Ray's dashboard, without which there
     are no jobs (ray/dashboard/optional_deps.py)."""
-    if not image.extras & image.dashboard:
-        yield f"the image has no dashboard: its extras are {', '.join(sorted(image.extras))}"
+    for name in sorted(DASHBOARD - image.packages):
+        yield f"the image has no dashboard: it lacks {name}"
     for kind, owner, _ in clusters(objects):
         text = str(owner["spec"].get("entrypoint", "")) + owner["spec"].get("serveConfigV2", "")
         started = re.findall(r"python (\w+)/", text) + re.findall(r"import_path: (\w+)\.", text)
