@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -25,109 +25,19 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
-from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm, PostForm
-from govray.platform.attestor import tasks
-from govray.platform.attestor.attestor import MOST_TRIES, Attestor
+from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm
+from govray.platform.attestor.attestor import MOST_TRIES
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.door import PORT
 from govray.platform.attestor.parser import confined
 from govray.platform.attestor.register import Register
-from govray.platform.attestor.register_tables import Attested
 from govray.platform.attestor.settings import read_settings
-from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.storage import latest
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.clock import instant
-from tests.support.attesting import attestor_of
+from tests.support.attesting import SECRET, SUBMISSION, Room, forms
 from tests.support.deployment import Deployment
 from tests.support.tree import ROOT
-
-SUBMISSION = "s-20261127-120000-00a1b2c3"
-SECRET = "an attempt's secret"
-
-
-@dataclass(frozen=True)
-class Room:
-    """Where a run lies that has ended, and the attestor that is to sign it."""
-
-    run: Path
-    attestor: Attestor
-    deployment: Deployment
-
-    @property
-    def model(self) -> Path:
-        return self.attestor.settings.models / self.run.name
-
-    def attest(self) -> Attested:
-        return self.attestor.attest(SUBMISSION, self.run.name)
-
-    def with_parser(self, parser: Callable[..., Any]) -> Room:
-        return replace(self, attestor=replace(self.attestor, parser=parser))
-
-
-def forms(run: Path, at: str) -> Iterator[PostForm]:
-    """What the job of a run posts that commits once."""
-    found = latest(run)
-    assert found is not None
-    committed = commit_folder.open_commit(found[0])
-    head = json.loads((run / "model" / "governance" / "attestation.dsse.json").read_bytes())
-    ledger = canonical_json.parse(_payload(head))["predicate"]["ledger"]
-    here = {
-        "branch": 0,
-        "step": found[1],
-        "commit": committed.digest,
-        "ledger_size": int(ledger["size"]),
-        "ledger_root": ledger["root"],
-    }
-    yield PostForm(run=run.name, sequence=0, kind="started")
-    yield PostForm(run=run.name, sequence=1, kind="committed", **here)
-    for sequence, kind in ((2, "finished"), (3, "ended")):
-        yield PostForm(
-            run=run.name, sequence=sequence, kind=kind, previous=committed.digest, **here
-        )
-
-
-def _payload(envelope: Any) -> bytes:
-    import base64
-
-    return base64.b64decode(envelope["payload"])
-
-
-def here(task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any:
-    """The parser's tasks in this process, which costs no start of another."""
-    return json.loads(json.dumps(tasks.TASKS[task](**given)))
-
-
-@pytest.fixture
-def room(alone: Path, deployment: Deployment, tmp_path: Path) -> Iterator[Room]:
-    storage = tmp_path / "runs"
-    shutil.copytree(alone.parent / "prepared", storage / "prepared")
-    run = Path(shutil.copytree(alone, storage / alone.name))
-    record = read_record(run)
-    register = Register(f"sqlite:///{tmp_path / 'register.db'}")
-    registered = format_time(record.started - timedelta(seconds=5))
-    register.accept(
-        AcceptanceForm(
-            submission=SUBMISSION,
-            run=run.name,
-            kind="train",
-            user="ada",
-            project="research",
-            submitted=format_time(record.started - timedelta(seconds=9)),
-            config=canonical_json.sha256(b"file"),
-            isolation="sharedCluster",
-        ),
-        at=registered,
-    )
-    secret = f"sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}"
-    register.open(SUBMISSION, AttemptForm(number=1, secret=secret), at=registered)
-    for form in forms(run, registered):
-        register.post(SUBMISSION, SECRET, form, at=format_time(instant()))
-    shutil.rmtree(run / "model")
-    attestor = attestor_of(deployment, register, storage, tmp_path)
-    attestor = replace(attestor, parser=here)
-    yield Room(run, attestor, deployment)
-    register.close()
 
 
 def test_the_shipped_file_is_read() -> None:
