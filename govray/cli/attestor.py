@@ -32,12 +32,14 @@ def watch(file: Path, *, once: bool) -> None:
     from govray.platform.attestor.attestor import Attestor
     from govray.platform.attestor.confinement import keep_secret
     from govray.platform.attestor.door import read_token
-    from govray.platform.attestor.parser import confined
+    from govray.platform.attestor.parser import confined, refuse_readable
     from govray.platform.attestor.register import Register
     from govray.platform.attestor.settings import read_settings
     from govray.train.run_folder.clock import instant
 
     settings = read_settings(file)
+    for secret in settings.secrets:
+        refuse_readable(secret, (settings.prepared,))
     keep_secret()
     signer = signing_key.load(settings.key, settings.key_password_file)
     token = read_token(settings.token_file)

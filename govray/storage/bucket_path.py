@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -165,13 +166,14 @@ class BucketPath:
                 else:
                     yield each
 
-    def walk_files(self) -> dict[str, ObjectStat]:
+    def walk_files(self, *, most: int | None = None) -> dict[str, ObjectStat]:
         """Every object below, by its name below this path, in order.
-        Markers that consoles and other tools store as folders are no objects."""
+        Markers that consoles and other tools store as folders are no objects.
+        ``most``: list no more objects than these, the first in the store's order."""
         head = f"{self.key}/" if self.key else ""
         with reaching(str(self)):
             listed = (meta for page in self._store.list(head or None) for meta in page)
-            found = {meta["path"][len(head) :]: _stat(meta) for meta in listed}
+            found = {meta["path"][len(head) :]: _stat(meta) for meta in islice(listed, most)}
         folders = {name[:at] for name in found for at in range(len(name)) if name[at] == "/"}
         return {
             name: stat

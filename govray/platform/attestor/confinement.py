@@ -102,12 +102,13 @@ def confine(*, read: Sequence[Path], write: Sequence[Path], limits: ParserLimits
         raise Refused("the parser has threads, which would keep their rights", where="attestor")
     for kind, most in (
         (resource.RLIMIT_DATA, limits.memory),
-        (resource.RLIMIT_CPU, limits.seconds),
         (resource.RLIMIT_NOFILE, limits.files),
         (resource.RLIMIT_FSIZE, limits.written),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (most, most))
+    # The first ends it by SIGXCPU, which says why. The second is for what ignores that.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 5))
     _restrict(read, write)
     _refuse_calls()
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -44,6 +44,25 @@ ONE_THREAD = {
 """Variables by which what the parser imports starts no thread: `confine` refuses one."""
 
 
+def code_folders() -> list[Path]:
+    """Where the code lies that a process of this interpreter imports: the parser may read it."""
+    code = {Path(each) for each in sys.path if each and Path(each).is_dir()}
+    return sorted(code | {Path(sys.prefix), Path(sys.base_prefix), Path(govray.__file__).parent})
+
+
+def refuse_readable(secret: Path, folders: Sequence[Path]) -> None:
+    """Refuse a file with a secret that lies where the parser may read: below these folders, or
+    beside code that it imports."""
+    real = secret.resolve()
+    for folder in (*folders, *code_folders()):
+        if real.is_relative_to(folder.resolve()):
+            raise Refused(
+                f"the parser, which reads hostile files, may read all below {folder}",
+                where=str(secret),
+                do="Move the file to a folder of its own, such as /etc/govray",
+            )
+
+
 def confined(limits: ParserLimits) -> Callable[..., Any]:
     """`ask` with these limits: what an `Attestor` calls."""
     return partial(ask, limits=limits)
@@ -60,7 +79,7 @@ def ask(
         given: The task's arguments, as JSON.
 
     Raises:
-        Refused: What the parser refuses; its words are bounded.
+        Refused: What the parser refuses, in bounded words; or reading took too much time.
         InfrastructureFailed: It died, or answered nothing that can be read.
     """
     request = {
@@ -86,6 +105,12 @@ def ask(
         raise InfrastructureFailed("the parser takes too long", where="parser") from None
     finally:
         _end(process)
+    if process.returncode == -signal.SIGXCPU:
+        raise Refused(
+            "reading it takes more time than the parser has",
+            where="parser",
+            do="Raise limits.seconds in attestor.yaml if a run of this size is meant",
+        )
     return _read(answer, process.returncode)
 
 
@@ -126,10 +151,8 @@ def main() -> None:
     from govray.platform.attestor import tasks  # with all that it needs, before the doors close
 
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    code = {Path(each) for each in sys.path if each and Path(each).is_dir()}
-    code |= {Path(sys.prefix), Path(sys.base_prefix), Path(govray.__file__).parent}
     confine(
-        read=[*(Path(each) for each in request["read"]), *sorted(code)],
+        read=[*(Path(each) for each in request["read"]), *code_folders()],
         write=[Path(request["write"])],
         limits=ParserLimits(**request["limits"]),
     )

@@ -12,20 +12,29 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from govray.errors import UsageError
+from govray.governance.formats.keys import is_outside
 from govray.governance.formats.strict_yaml import read_yaml_file
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.staging import Bounds
 from govray.storage.place import Place, place
+from govray.storage.storage_url import check_path, is_url
 
 DO = "See docs/attestor.md, and the example deploy/attestor.yaml"
 
 
 def _near(path: Path, info: ValidationInfo) -> Path:
     folder: Path = (info.context or {})["folder"]
-    return (folder / path.expanduser()).absolute()
+    return (folder / check_path(path).expanduser()).absolute()
+
+
+def _near_if_path(text: str, info: ValidationInfo) -> str:
+    known = is_url(text) or is_outside(text) or text.startswith("env:")
+    return text if known else str(_near(Path(text), info))
 
 
 Text = Annotated[str, Field(min_length=1)]
+NearOrElse: TypeAlias = Annotated[Text, AfterValidator(_near_if_path)]
+"""A path as `Near`, or what is none: a URL, or a key that is in no file."""
 Near: TypeAlias = Annotated[Path, AfterValidator(_near)]
 """A path; a relative one is from the file's folder."""
 
@@ -49,15 +58,21 @@ class AttestorSettings(BaseModel):
     register_url: Text = Field(alias="register", description="URL of the register's database.")
     port: int = Field(default=8686, ge=0, le=65535, description="Where the register listens.")
     token_file: Near = Field(description="A file of mode 0600: service and queue send what it has.")
-    storage: Text = Field(description="Where the runs lie: a path, or a URL.")
+    storage: NearOrElse = Field(description="Where the runs lie: a path, or a URL.")
     prepared: Near = Field(description="Where prepared data lie, which jobs only read.")
     models: Near = Field(description="Where attested models go: no job may write there.")
     staging: Near = Field(description="A folder of the attestor's own, beside the models.")
-    key: Text = Field(description="The operator's key: a file's path, pkcs11: or command:.")
+    key: NearOrElse = Field(description="The operator's key: a file's path, pkcs11: or command:.")
     key_password_file: Near | None = Field(default=None, description="Of an encrypted key.")
     trust_root: Near = Field(description="The signed trust root.")
     revocations: tuple[Near, ...] = Field(default=(), description="Signed revocation lists.")
     limits: LimitSection = Field(default_factory=LimitSection)
+
+    @property
+    def secrets(self) -> tuple[Path, ...]:
+        """The files that the parser must not read."""
+        key = None if is_outside(self.key) or self.key.startswith("env:") else Path(self.key)
+        return tuple(each for each in (self.token_file, key, self.key_password_file) if each)
 
     @property
     def runs(self) -> Place:
@@ -84,7 +99,8 @@ def read_settings(path: Path) -> AttestorSettings:
         )
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        what = first["msg"][:1].lower() + first["msg"][1:]
+        what = first["msg"].removeprefix("Value error, ")
+        what = what[:1].lower() + what[1:]
         name = ".".join(str(step) for step in first["loc"])
         where = source.where(*first["loc"])
         raise UsageError(f"field '{name}': {what}" if name else what, where=where, do=DO) from None

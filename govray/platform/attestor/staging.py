@@ -1,7 +1,8 @@
 """Copy a run's folder once, and never open it again.
 
 The folder is the submitter's. It may change while it is read, and hold links, pipes, devices and
-files of many links. Each is refused. What was copied is the attestor's own from then on.
+files of many links. Each is refused. So is a file that grows while it is copied, or says beforehand
+that it has too many bytes. What was copied is the attestor's own from then on.
 
 The folder is opened once. Everything below it is opened by that descriptor, without following
 links, so no name is looked up twice. Whether the copy belongs together is not judged here: digests
@@ -72,7 +73,7 @@ def copy_once(
         full: type[GovrayError] = Refused if left <= room else CouldNotCheck
         left = min(left, room)
         files = (
-            _objects(above / run)
+            _objects(above / run, bounds)
             if isinstance(above, BucketPath)
             else _below(above, names, wanted, bounds)
         )
@@ -84,12 +85,16 @@ def copy_once(
                 raise Refused(f"more than {bounds.files} files", where=f"run {run}")
             path = target / check_name(name)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with source() as stream, open(path, "xb") as sink:
-                while piece := stream.read(min(_PIECE, left + 1)):
-                    left -= len(piece)
+            stream, due = source()
+            with stream, open(path, "xb") as sink:
+                left -= due
+                if left < 0:  # holes take no space where it lies, and would here
+                    raise full("more bytes than there is room for", where=f"run {run}")
+                while piece := stream.read(min(_PIECE, due + 1)):
+                    due -= len(piece)
                     size += len(piece)
-                    if left < 0:
-                        raise full("more bytes than there is room for", where=f"run {run}")
+                    if due < 0:
+                        raise Refused("it grew while it was copied", where=name)
                     sink.write(piece)
     except OSError as error:
         raise CouldNotCheck(
@@ -100,12 +105,20 @@ def copy_once(
     return size
 
 
-Source = Callable[[], BinaryIO]
+Source = Callable[[], tuple[BinaryIO, int]]
+"""Opens a file; how many bytes it says that it has."""
 
 
-def _objects(run: BucketPath) -> Iterator[tuple[str, Source]]:
-    for name in sorted(run.walk_files()):
-        yield name, (run / name).open
+def _objects(run: BucketPath, bounds: Bounds) -> Iterator[tuple[str, Source]]:
+    found = run.walk_files(most=2 * bounds.files)
+    if len(found) == 2 * bounds.files:
+        raise Refused(f"{2 * bounds.files} objects or more", where=f"run {run.name}")
+    for name, listed in found.items():
+        yield name, partial(_open_object, run / name, listed.st_size)
+
+
+def _open_object(path: BucketPath, size: int) -> tuple[BinaryIO, int]:
+    return path.open(), size
 
 
 def _below(
@@ -155,7 +168,7 @@ def _opened(name: Path | str, above: int | None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _open_file(name: str, folder: int, where: str) -> BinaryIO:
+def _open_file(name: str, folder: int, where: str) -> tuple[BinaryIO, int]:
     try:
         descriptor = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:
@@ -167,7 +180,7 @@ def _open_file(name: str, folder: int, where: str) -> BinaryIO:
         os.close(descriptor)
         what = "it has another name elsewhere" if stat.S_ISREG(found.st_mode) else "it is no file"
         raise Refused(what, where=printable_name(where), do="A run's files are regular files")
-    return os.fdopen(descriptor, "rb")
+    return os.fdopen(descriptor, "rb"), found.st_size
 
 
 def printable_name(name: str) -> str:

@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 import govray
+from govray import cli
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -53,6 +54,35 @@ def test_a_slip_in_the_file_is_named_with_its_line(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"attestor\.yaml"):
         read_settings(file)
+
+
+def test_paths_are_from_the_file_s_folder_and_prepared_data_lie_on_a_disk(tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "attestor.yaml").read_text()
+    file = tmp_path / "attestor.yaml"
+    file.write_text(text.replace("/shared/", "").replace("/etc/govray/keys/", ""))
+    found = read_settings(file)
+    assert (found.storage, found.key) == (str(tmp_path / "runs"), str(tmp_path / "operator.pem"))
+    assert found.secrets == (Path("/etc/govray/attestor-token"), tmp_path / "operator.pem")
+
+    for key in ("pkcs11:token=one", "command:sign", "env:KEY"):
+        file.write_text(text.replace("/etc/govray/keys/operator.pem", f"'{key}'"))
+        assert read_settings(file).key == key
+
+    file.write_text(text.replace("/shared/runs/prepared", "s3://runs/prepared"))
+    with pytest.raises(UsageError, match="'prepared': give a path, not a URL: copy or mount"):
+        read_settings(file)
+
+
+def test_a_secret_that_the_parser_may_read_stops_the_attestor(
+    room: Room, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "attestor.yaml"
+    given = room.attestor.settings.model_dump(mode="json", by_alias=True, exclude_none=True)
+    token = Path(given["prepared"]) / "token"
+    file.write_text(yaml.safe_dump(given | {"token_file": str(token)}))
+
+    assert cli.main(["attest", "--watch", str(file), "--once"]) == 1
+    assert f"may read all below {given['prepared']}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_finished_run_is_attested_once_by_the_register(room: Room) -> None:

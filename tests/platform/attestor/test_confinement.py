@@ -2,12 +2,17 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from govray.platform.attestor.parser import ONE_THREAD
+import pytest
+
+from govray.errors import GovrayError, InfrastructureFailed, Refused
+from govray.platform.attestor.confinement import ParserLimits
+from govray.platform.attestor.parser import ONE_THREAD, ask, refuse_readable
 
 PROBE = """
 import json, os, signal, socket, sys
@@ -95,6 +100,58 @@ def test_a_process_with_threads_is_refused() -> None:
 
     assert done.returncode == 1
     assert "the parser has threads" in done.stderr
+
+
+def test_a_process_ends_with_its_processor_time_even_if_it_ignores_the_first_signal() -> None:
+    code = (
+        "import signal, sys; from govray.platform.attestor.confinement import *;"
+        "confine(read=[], write=[], limits=ParserLimits(seconds=1));"
+        "print(resource.getrlimit(resource.RLIMIT_CPU), flush=True)\n"
+        "while True: pass"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (-signal.SIGXCPU, "(1, 6)\n")
+
+
+@pytest.mark.parametrize(
+    ("ends_by", "error", "why"),
+    [
+        ("XCPU", Refused, "takes more time than the parser has"),
+        ("KILL", InfrastructureFailed, "ended without an answer"),  # the control: tried again
+    ],
+)
+def test_a_run_that_takes_all_processor_time_is_refused_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends_by: str,
+    error: type[GovrayError],
+    why: str,
+) -> None:
+    """Tried again, it would take as long, and keep other runs waiting eight times."""
+    spent = tmp_path / "python"
+    spent.write_text(f"#!/bin/sh\nkill -{ends_by} $$\n")
+    spent.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(spent))
+
+    with pytest.raises(error, match=why):
+        ask("read", read=(), write=tmp_path, limits=ParserLimits())
+
+
+@pytest.mark.parametrize("place", ["prepared", "site"])
+def test_a_secret_where_the_parser_may_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    for each in ("prepared", "site", "etc"):
+        (tmp_path / each).mkdir()
+        (tmp_path / each / "key").write_text("k")
+    (tmp_path / "link").symlink_to(tmp_path / place / "key")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+    for secret in (tmp_path / place / "key", tmp_path / "link"):
+        with pytest.raises(Refused, match="may read all below"):
+            refuse_readable(secret, [tmp_path / "prepared"])
+    refuse_readable(tmp_path / "etc" / "key", [tmp_path / "prepared"])  # the control
 
 
 def test_no_other_process_reads_the_memory_of_one_with_a_key() -> None:

@@ -2,12 +2,15 @@
 
 import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from govray.errors import CouldNotCheck, GovrayError, Refused
+from govray.platform.attestor import staging
 from govray.platform.attestor.staging import Bounds, copy_once
 
 
@@ -59,6 +62,14 @@ def _odd_name(place: Path, secret: Path) -> None:
     (place.parent / "a\nb").write_text("x")
 
 
+def _bytes_that_are_no_name(place: Path, secret: Path) -> None:
+    (place.parent / os.fsdecode(b"a\xff")).write_text("x")
+
+
+def _device(place: Path, secret: Path) -> None:
+    os.mknod(place, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # as /dev/zero, which has no end
+
+
 def _deep(place: Path, secret: Path) -> None:
     folder = place / "/".join("abcdefghijkl")
     folder.mkdir(parents=True)
@@ -66,7 +77,14 @@ def _deep(place: Path, secret: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant", [_link, _hard_link, _pipe, _socket, _linked_folder, _odd_name, _deep]
+    "plant",
+    [
+        *(_link, _hard_link, _pipe, _socket, _linked_folder, _odd_name, _deep),
+        _bytes_that_are_no_name,
+        pytest.param(
+            _device, marks=pytest.mark.skipif(os.getuid() != 0, reason="root makes devices")
+        ),
+    ],
 )
 def test_a_planted_file_is_refused_and_its_bytes_are_not_taken(
     run: Path, tmp_path: Path, plant: Callable[[Path, Path], None]
@@ -103,7 +121,33 @@ def test_bounds_end_a_copy(run: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="bytes"):
         copy_once(tmp_path, ["run"], tmp_path / "one", wanted, Bounds(bytes=1 << 16))
 
+    assert _bytes(tmp_path / "one") < 1 << 16  # and no hole was read
+    (run / "record" / "holes").unlink()
+
     for each in range(8):
         (run / "record" / f"{each}").touch()
     with pytest.raises(Refused, match="more than 8"):
         copy_once(tmp_path, ["run"], tmp_path / "two", wanted, Bounds(bytes=1 << 50, files=4))
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_file_that_grows_is_copied_no_further(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    def opened(path: Path, mode: str) -> Any:
+        if grows:  # it was opened before its copy was
+            with (run / "record" / "run.json").open("a") as file:
+                file.write("x" * (1 << 22))
+        return open(path, mode)
+
+    monkeypatch.setattr(staging, "open", opened, raising=False)
+    if not grows:  # the control
+        assert copy_once(tmp_path, ["run"], tmp_path / "staged", wanted) == 2
+        return
+    with pytest.raises(Refused, match="it grew while it was copied"):
+        copy_once(tmp_path, ["run"], tmp_path / "staged", wanted)
+    assert _bytes(tmp_path / "staged") <= 3
