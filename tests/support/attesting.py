@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm, PostForm
 from govray.governance.trust.trust_state import TrustState
-from govray.platform.attestor import tasks
 from govray.platform.attestor.attestor import Attestor
 from govray.platform.attestor.confinement import ParserLimits
-from govray.platform.attestor.parser import confined
+from govray.platform.attestor.parser import answer, confined, taken
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.register_tables import Attested
 from govray.platform.attestor.settings import AttestorSettings
+from govray.platform.attestor.tasks import TASKS
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.storage import latest
 from govray.train.inputs.run_record import read_record
@@ -102,8 +103,8 @@ def forms(run: Path, at: str) -> Iterator[PostForm]:
 
 
 def here(task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any:
-    """The parser's tasks in this process, which costs no start of another."""
-    return json.loads(json.dumps(tasks.TASKS[task](**given)))
+    """The parser in this process, which costs no start of another."""
+    return taken(json.loads(json.dumps(answer(partial(TASKS[task], **given)))))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import govray
-from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Refused
+from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Malformed, Refused
 from govray.governance.formats import canonical_json
 from govray.platform.attestor.confinement import ParserLimits, confine, end_with_parent
 from govray.printable import printable
@@ -89,9 +89,9 @@ def ask(
         "limits": asdict(limits),
         "given": given,
     }
-    answer = write / f"{task}.answer"
+    place = write / f"{task}.answer"
     process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own module
-        [sys.executable, "-I", "-m", "govray.platform.attestor.parser", str(answer)],
+        [sys.executable, "-I", "-m", "govray.platform.attestor.parser", str(place)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         cwd=write,
@@ -111,7 +111,7 @@ def ask(
             where="parser",
             do="Raise limits.seconds in attestor.yaml if a run of this size is meant",
         )
-    return _read(answer, process.returncode)
+    return _read(place, process.returncode)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -121,31 +121,59 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read(answer: Path, code: int) -> Any:
+def _read(place: Path, code: int) -> Any:
     try:
-        descriptor = os.open(answer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             data = file.read(LONGEST + 1)
-        found: Any = canonical_json.parse(data, limit=LONGEST, where="parser")
-        refused = found.get("refused")
-        if refused is None:
-            return found["found"]
-        said = {name: refused.get(name) for name in ("what", "where", "do")}
-        words = {name: printable(str(each))[:_SAID] for name, each in said.items() if each}
-        kind = _KINDS.get(refused.get("kind"), Refused)
-    except (OSError, Refused, ValueError, AttributeError, KeyError, TypeError):
+        return taken(canonical_json.parse(data, limit=LONGEST, where="parser"))
+    except (OSError, Malformed, ValueError):
         how = f"signal {-code}" if code < 0 else f"code {code}"
         raise InfrastructureFailed(
             f"the parser ended without an answer ({how})",
             where="parser",
             do="Look at limits in attestor.yaml: it may need more memory or time",
         ) from None
-    raise kind(words.pop("what", "refused"), **words)
+
+
+def taken(answer: Any) -> Any:
+    """What an `answer` has found.
+
+    Raises:
+        GovrayError: The refusal that it is, in bounded and printable words.
+        ValueError: It is no answer.
+    """
+    match answer:
+        case {"found": found}:
+            return found
+        case {"refused": {"what": str(what), **more}}:
+            said = {"what": what} | {name: more.get(name) for name in ("where", "do")}
+            words = {name: printable(str(each))[:_SAID] for name, each in said.items() if each}
+            kind = _KINDS.get(str(more.get("kind")), Refused)
+            raise kind(words.pop("what", "refused"), **words)
+    raise ValueError("no answer")
+
+
+def answer(task: Callable[[], Any]) -> dict[str, Any]:
+    """Do a task; what it found, or why it is refused."""
+    try:
+        return {"found": task()}
+    except GovrayError as error:
+        said = {"what": error.what, "where": error.where, "do": error.do}
+        return {"refused": {"kind": type(error).__name__} | said}
+    except OSError as error:  # of the disk or the storage, and not of what was read
+        return {"refused": {"kind": "InfrastructureFailed", "what": f"{error.strerror}"}}
+    except MemoryError:
+        return {"refused": {"what": "reading it takes more memory than the parser has"}}
+    except Exception as error:  # of some reader, at something that nobody foresaw
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        return {"refused": {"what": f"it cannot be read: {type(error).__name__} at {place}"}}
 
 
 def main() -> None:
     """Do the task that standard input names; the answer goes into the file that is named."""
-    answer = Path(sys.argv[1])
+    place = Path(sys.argv[1])
     end_with_parent()
     request = json.load(sys.stdin)
     from govray.platform.attestor import tasks  # with all that it needs, before the doors close
@@ -157,20 +185,8 @@ def main() -> None:
         limits=ParserLimits(**request["limits"]),
     )
     os.dup2(nowhere, sys.stderr.fileno())  # a log is no place for what hostile files can say
-    try:
-        found = {"found": tasks.TASKS[request["task"]](**request["given"])}
-    except GovrayError as error:
-        said = {"what": error.what, "where": error.where, "do": error.do}
-        found = {"refused": {"kind": type(error).__name__} | said}
-    except OSError as error:  # of the disk or the storage, and not of what was read
-        found = {"refused": {"kind": "InfrastructureFailed", "what": f"{error.strerror}"}}
-    except MemoryError:
-        found = {"refused": {"what": "reading it takes more memory than the parser has"}}
-    except Exception as error:  # of some reader, at something that nobody foresaw
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno}"
-        found = {"refused": {"what": f"it cannot be read: {type(error).__name__} at {place}"}}
-    answer.write_text(json.dumps(found), encoding="utf-8")
+    found = answer(partial(tasks.TASKS[request["task"]], **request["given"]))
+    place.write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

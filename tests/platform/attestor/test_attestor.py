@@ -27,7 +27,8 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm
-from govray.platform.attestor.attestor import MOST_TRIES
+from govray.platform.attestor import attestor as module
+from govray.platform.attestor.attestor import MOST_TRIES, Attestor
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.door import PORT
 from govray.platform.attestor.parser import confined
@@ -38,6 +39,7 @@ from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.clock import instant
 from tests.support.attesting import SECRET, SUBMISSION, Room, forms
 from tests.support.deployment import Deployment
+from tests.support.fork import KILLED, die, in_fork
 from tests.support.tree import ROOT
 
 
@@ -338,42 +340,50 @@ def test_what_does_not_end_is_tried_later_each_time_and_then_given_up(room: Room
     assert len(calls) == MOST_TRIES
 
 
-class Killed(BaseException):
-    """What a SIGKILL leaves: nothing behind it runs."""
-
-
 @pytest.mark.parametrize(
-    ("point", "late"),
+    ("place", "point", "which", "late"),
     [
-        ("copy_once", False),
-        ("copy_once", True),
-        ("sign_head", True),
-        ("_put", True),
-        ("_publish", False),
-        ("_publish", True),
-        ("settle", True),
+        (Register, "attested", 1, True),  # step 1 is done
+        (Register, "ended", 1, True),  # 2
+        (module, "copy_once", 1, True),  # 3
+        (module, "compare", 1, False),  # 4
+        (module, "compare", 1, True),  # 5
+        (module, "sign_head", 1, True),
+        (module, "copy_once", 2, True),
+        (module, "_put", 1, True),
+        (Attestor, "_check", 1, True),  # 6
+        (module, "_put", 2, True),  # 7
+        (Attestor, "_check", 2, True),  # what verifies is not in its place
+        (module, "sync_all", 1, True),
+        (module, "_publish", 1, True),  # it is, and nobody knows
+        (Register, "settle", 1, True),  # 8
     ],
+    ids=lambda each: getattr(each, "__name__", str(each)).rpartition(".")[2],
 )
 def test_killed_between_any_two_steps_it_is_attested_once(
-    room: Room, monkeypatch: pytest.MonkeyPatch, point: str, late: bool
+    room: Room, place: Any, point: str, which: int, late: bool
 ) -> None:
-    from govray.platform.attestor import attestor as module
-
-    place: Any = Register if point == "settle" else module
-    real = getattr(place, point)
+    calls, real, register = count(1), getattr(place, point), room.attestor.register
 
     def killed(*given: Any, **more: Any) -> Any:
-        if late:
-            real(*given, **more)
-        raise Killed
+        due = next(calls) == which
+        if due and not late:
+            die()
+        found = real(*given, **more)
+        return die() if due else found
 
-    with monkeypatch.context() as patch:
-        patch.setattr(place, point, killed)
-        with pytest.raises(Killed):
-            room.attest()
+    def attest() -> None:
+        setattr(place, point, killed)  # in the fork alone
+        room.attest()
+
+    register.close()  # a fork shares no connection
+    assert in_fork(attest) == KILLED
+    left = [each.name for each in room.attestor.settings.staging.glob("*.copy")]
+    assert len(left) == (0 if place is Register and point != "settle" else 1)  # it was no exception
     done = [each.state for each in room.attestor.once()]
 
-    assert done == ([] if (point, late) == ("settle", True) else ["ATTESTED"])
-    settled = room.attestor.register.attested(SUBMISSION, room.run.name)
+    assert done == ([] if point == "settle" else ["ATTESTED"])
+    settled = register.attested(SUBMISSION, room.run.name)
     assert settled is not None
     assert govray.verify(room.model, trust_root=room.deployment.root).digest == settled.digest
+    assert [each.name for each in room.attestor.settings.models.iterdir()] == [room.run.name]
