@@ -5,6 +5,7 @@
 3. Its folder is opened once, and copied once (`staging.py`). It is never opened again.
 4. The last registered commit is there, and every file has its digest.
 5. Registered, started, finished, now: in this order, by the attestor's clock, root and lists.
+   Finished is when the register was told so.
 6. Everything that `verify` does, at full depth, on the copy.
 7. The signer compares with the register, and signs.
 8. Ordinary `verify` on the copy. Then it is renamed into a storage where no job writes, and the
@@ -179,6 +180,7 @@ class Attestor:
             commit=last.commit,
         )
         found = UnsignedModel.from_json(told, where="parser")
+        found = _finished(found, self.register.finished(submission, run))
         now = self.clock()
         compare(found, accepted, last, root=self.root_digest, at=now)  # 5
         headed = sign_head(found, execution(accepted, last, at=now), self.signer)
@@ -263,6 +265,14 @@ def _wanted(last: Posted) -> Callable[[str], bool]:
         return name.startswith(folders) or any(each.startswith(name) for each in folders)
 
     return wanted
+
+
+def _finished(found: UnsignedModel, at: str) -> UnsignedModel:
+    """The same of a run that finished when the register was told so. No commit holds its end, and
+    one that lay too early would hide that a credential expired before."""
+    claims = found.claims
+    run = claims.run.model_copy(update={"finished": at})
+    return found.model_copy(update={"claims": claims.model_copy(update={"run": run})})
 
 
 def _put(work: Path, name: str, data: bytes) -> None:

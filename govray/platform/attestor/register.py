@@ -216,6 +216,14 @@ class Register:
                 _last(connection, submission, run) if _ended(connection, submission, run) else None
             )
 
+    def finished(self, submission: str, run: str) -> str:
+        """When the register was told that the newest attempt had finished a run that `ended`."""
+        with self._of(submission) as connection:
+            last = _last(connection, submission, run)
+            assert last is not None
+            found = connection.execute(_finish(last)).mappings().one()
+        return Posted(**found).at
+
     def attested(self, submission: str, run: str) -> Attested | None:
         """What became of a run, if that is decided."""
         with self._of(submission) as connection:
@@ -296,15 +304,18 @@ def _last(connection: Connection, submission: str, run: str) -> Posted | None:
 
 def _ended(connection: Connection, submission: str, run: str) -> bool:
     """Whether the newest attempt of a submission has finished and ended this run."""
-    table = tables.posted
     last = _last(connection, submission, run)
     newest = _attempts(connection, submission)[-1]
     if last is None or last.kind != "ended" or last.attempt != newest.number or newest.flagged:
         return False
-    mine = _chain(submission, run).where(
-        table.c.attempt == last.attempt, table.c.kind == "finished"
-    )
-    return connection.execute(mine).first() is not None
+    return connection.execute(_finish(last)).first() is not None
+
+
+def _finish(last: Posted) -> Any:
+    """The post that a run has finished, of the attempt that posted last."""
+    table = tables.posted
+    mine = (table.c.attempt == last.attempt, table.c.kind == "finished")
+    return _chain(last.submission, last.run).where(*mine)
 
 
 def _same(connection: Connection, new: Posted) -> Posted | None:

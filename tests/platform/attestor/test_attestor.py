@@ -25,7 +25,7 @@ from govray import cli
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
-from govray.governance.formats.document import format_time
+from govray.governance.formats.document import format_time, parse_time
 from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm
 from govray.platform.attestor import attestor as module
 from govray.platform.attestor.attestor import MOST_TRIES, Attestor
@@ -282,12 +282,11 @@ DIGEST = "sha256:" + "ab" * 32
         _set("claims", "ledger", "size", to="1"),
         _set("claims", "trustRoot", "digest", to=DIGEST),
         _set("claims", "run", "started", to="2020-01-01T00:00:00Z"),
-        _set("claims", "run", "finished", to="2099-01-01T00:00:00Z"),
         _set("claims", "assuranceLevel", to="replayChecked"),
         _set("claims", "execution", to={}),
         _set("predicateType", to="https://govray.dev/depth-policy/v1"),
     ],
-    ids=["run", "commit", "root", "size", "trust", "start", "finish", "level", "who", "kind"],
+    ids=["run", "commit", "root", "size", "trust", "start", "level", "who", "kind"],
 )
 def test_a_parser_that_was_taken_over_gets_nothing_else_signed(
     room: Room, lie: Callable[[Any], None]
@@ -296,6 +295,26 @@ def test_a_parser_that_was_taken_over_gets_nothing_else_signed(
 
     assert done.state == "NOT_ATTESTED"
     assert not room.model.exists()
+
+
+@pytest.mark.parametrize("end", ["at its start", "years later"])
+def test_a_run_finished_when_the_register_was_told_so(room: Room, end: str) -> None:
+    """No commit holds a run's end, so whoever writes its folder could move it: to before a
+    credential expired, for instance."""
+    record = read_record(room.run)
+    record.end(
+        room.run, record.started if end == "at its start" else record.started.replace(year=2099)
+    )
+    [told] = [
+        each.at
+        for each in room.attestor.register.posts(SUBMISSION, room.run.name)
+        if each.kind == "finished"
+    ]
+
+    assert room.attest().state == "ATTESTED"
+    found = govray.verify(room.model, trust_root=room.deployment.root).attestation.run
+    assert found.finished == told
+    assert read_record(room.run).finished != parse_time(told)  # the control
 
 
 def test_nobody_s_model_is_taken_for_another_submission_s(room: Room) -> None:
