@@ -200,13 +200,14 @@ class Register:
         same = (settled.c.submission == posted.c.submission, settled.c.run == posted.c.run)
         finished = (
             select(posted.c.submission, posted.c.run)
-            .where(posted.c.kind == "finished", ~select(settled).where(*same).exists())
+            .where(tables.FINISHED, ~select(settled).where(*same).exists())
             .distinct()
             .order_by(posted.c.submission, posted.c.run)
         )
         with self._engine.begin() as connection:
             found = [(each.submission, each.run) for each in connection.execute(finished)]
-            return tuple(each for each in found if _ended(connection, *each))
+        # Each by itself: jobs post meanwhile, however many there are.
+        return tuple(each for each in found if self.ended(*each))
 
     def ended(self, submission: str, run: str) -> Posted | None:
         """The last post of a run, if the newest attempt has finished and ended it, and nobody else

@@ -19,12 +19,14 @@ from sqlalchemy import (
     Column,
     Engine,
     ForeignKey,
+    Index,
     MetaData,
     String,
     Table,
     Text,
     create_engine,
     event,
+    literal_column,
     make_url,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -111,6 +113,14 @@ posted = Table(
     Column("ledger_root", String),
     Column("previous", String),
     Column("at", String, nullable=False),
+)
+FINISHED = posted.c.kind == literal_column("'finished'")  # as SQLite compares it with the index's
+Index(
+    "register_finished",
+    posted.c.submission,
+    posted.c.run,
+    sqlite_where=FINISHED,
+    postgresql_where=FINISHED,
 )
 attested = Table(
     "register_attested",

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
@@ -177,3 +177,22 @@ def test_a_register_is_in_a_database_of_its_own(tmp_path: Path) -> None:
             Register(url)
     with pytest.raises(InfrastructureFailed, match="cannot be used"):
         Register(f"sqlite:///{tmp_path}/none/register.db")
+
+
+def test_what_waits_is_found_without_a_look_at_every_post(tmp_path: Path) -> None:
+    """With ten thousand runs of fifty commits each, that look took a tenth of each pass."""
+    url = f"sqlite:///{tmp_path / 'register.db'}"
+    asked = []
+    register = Register(url)
+    event.listen(register._engine, "before_cursor_execute", lambda *given: asked.append(given[2:4]))
+    register.waiting()
+    register.close()
+    [(statement, given)] = [each for each in asked if "finished" in each[0]]
+    plain = statement.replace("= 'finished'", "= 'finished' || ''")  # the control: as a parameter
+
+    with create_engine(url).connect() as connection:
+        plans = [
+            connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}", given).all()
+            for each in (statement, plain)
+        ]
+    assert [any("register_finished" in row[-1] for row in plan) for plan in plans] == [True, False]
