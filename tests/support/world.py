@@ -25,6 +25,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.model_attestation import Attestation, LayerGroup, Reference
+from govray.governance.attestation.signing import UnsignedModel
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
 from govray.governance.formats.dsse import Envelope
@@ -480,6 +481,16 @@ class World:
             write(folder / name, data)
         self.attest(folder, document, operator=operator)
         return folder
+
+    def unsigned(self, folder: Path) -> UnsignedModel:
+        """What a reader without the key would have handed over of a folder that was deployed."""
+        data = (folder / model_folder.ATTESTATION).read_bytes()
+        attested = unchecked(Attestation, data, self.operator)
+        fields = {name: getattr(attested.document, name) for name in attesting.Claims.model_fields}
+        fields["files"] = {n: d for n, d in fields["files"].items() if n != model_folder.CHECKPOINT}
+        subjects = {each.name: each.sha256 for each in attested.subjects}
+        claims = attesting.Claims(**fields)
+        return UnsignedModel(claims=claims, subjects=subjects, commit=EXECUTION.commit)
 
     def verify(self, folder: Path, **given: Any) -> VerifiedModel:
         """The model of a folder, verified with all that this organisation has: its records, too."""

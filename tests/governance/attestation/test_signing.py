@@ -10,21 +10,14 @@ import pytest
 
 from govray.errors import Malformed, Refused
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.model_attestation import Attestation, Claims
 from govray.governance.attestation.signing import UnsignedModel, sign_head
 from govray.governance.formats import canonical_json
-from tests.support.world import DIGEST, EXECUTION, World, unchecked
+from tests.support.world import DIGEST, EXECUTION, World
 
 
 @pytest.fixture
 def found(world: World, untouched: Path) -> UnsignedModel:
-    """What a reader without the key would have handed over."""
-    data = (untouched / model_folder.ATTESTATION).read_bytes()
-    attested = unchecked(Attestation, data, world.operator)
-    fields = {name: getattr(attested.document, name) for name in Claims.model_fields}
-    fields["files"] = {n: d for n, d in fields["files"].items() if n != model_folder.CHECKPOINT}
-    subjects = {each.name: each.sha256 for each in attested.subjects}
-    return UnsignedModel(claims=Claims(**fields), subjects=subjects, commit=EXECUTION.commit)
+    return world.unsigned(untouched)
 
 
 def test_what_is_signed_of_what_was_read_is_the_model_s_own(
