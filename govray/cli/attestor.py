@@ -28,10 +28,10 @@ def watch(file: Path, *, once: bool) -> None:
     The key is read first, and from then on no other process of this account reads this one's
     memory.
     """
+    from govray.governance.submission.token_file import SHORTEST, read_token
     from govray.governance.trust.trust_state import TrustState
     from govray.platform.attestor.attestor import Attestor
     from govray.platform.attestor.confinement import keep_secret
-    from govray.platform.attestor.door import read_token
     from govray.platform.attestor.parser import confined, refuse_readable
     from govray.platform.attestor.register import Register
     from govray.platform.attestor.settings import read_settings
@@ -42,7 +42,7 @@ def watch(file: Path, *, once: bool) -> None:
         refuse_readable(secret, (settings.prepared,))
     keep_secret()
     signer = signing_key.load(settings.key, settings.key_password_file)
-    token = read_token(settings.token_file)
+    token = read_token(settings.token_file, "the register's token", shortest=SHORTEST)
     trust = TrustState.load(settings.trust_root.read_bytes(), at=instant())
     register = Register(settings.register_url)
     attestor = Attestor(

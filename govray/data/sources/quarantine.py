@@ -95,7 +95,7 @@ class RecordFilter:
         quarantine: What was wrong with others.
         other_splits: How many are of splits that were not asked for.
         columns: Which objects have which columns.
-        refuse_flaws: Whether a record that is none ends the reading.
+        refuse_flaws: Whether a flawed record ends the reading.
     """
 
     def __init__(self, *, refuse_flaws: bool = False, only_split: str | None = None) -> None:

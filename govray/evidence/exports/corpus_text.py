@@ -107,5 +107,5 @@ def json_file(value: Any) -> bytes:
 
 
 def iri(url: str) -> str:
-    """A URL that a credential states, as an IRI (RFC 3987): other readers refuse what is none."""
+    """A URL that a credential states, as an IRI (RFC 3987): other readers refuse any other."""
     return quote(url, safe=_SYNTAX)

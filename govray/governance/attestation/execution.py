@@ -16,13 +16,10 @@ from pydantic import Field, model_validator
 from govray.governance.attestation.environment import Setup
 from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Digest, Document, Timestamp
+from govray.governance.submission.register_forms import Isolation
 from govray.governance.submission.submission import Owner, SubmissionId
 
 Origin: TypeAlias = Literal["deployment", "submitted"]
-
-Isolation: TypeAlias = Literal["machine", "sharedCluster", "project", "run"]
-"""What else could reach the run: one person's machine, any job of a cluster, any job of its
-project, nothing."""
 
 
 class CodeFacts(Document):
@@ -88,7 +85,7 @@ class Execution(Document):
 
     @property
     def who(self) -> str | None:
-        """Who submitted it; None of a run that was started by hand."""
+        """The person and the project that submitted it; None of a run started by hand."""
         if self.submission is None:
             return None
         return f"submitted by {self.user}, project {self.project}"

@@ -1,7 +1,7 @@
 """One request to another server: bounded in time and size, through no redirect.
 
-By the standard library, so that the base install can ask. Plain http is allowed. Who sends a secret
-looks at the address first.
+By the standard library, so that the base install can ask. Plain http is allowed: the caller looks
+at the address before it sends a secret.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def post(url: str, body: bytes, *, kind: str, where: str, bearer: str | None = N
 
     Raises:
         InfrastructureFailed: Nothing answers.
-        UsageError: The answer is too large, so it is none of what was asked for.
+        UsageError: The answer is larger than any that is asked for.
     """
     return _exchange(url, body, {"Content-Type": kind}, bearer, where)
 

@@ -9,7 +9,7 @@ A chain is what the jobs of one submission post of one run. A search has a chain
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
@@ -21,9 +21,9 @@ from govray.governance.submission.submission import Owner, SubmissionId
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,191}$")]
 
-Isolation = Literal["machine", "sharedCluster", "project", "run"]
-"""Who shares what the job runs on: one person's machine, any job of a cluster, jobs of the project,
-nobody."""
+Isolation: TypeAlias = Literal["machine", "sharedCluster", "project", "run"]
+"""What else could reach the run: one person's machine, any job of a cluster, any job of its
+project, nothing."""
 
 PostKind = Literal["started", "committed", "finished", "ended"]
 

@@ -155,13 +155,17 @@ def _revocations(
 def _steps(
     attested: Verified[Attestation], revoked: StepOutcome, at: datetime
 ) -> tuple[StepOutcome, ...]:
+    document = attested.document
     done = [
         StepOutcome.of(steps.TRUST_ROOT, "passed"),
         StepOutcome.of(steps.SIGNATURE, "passed", f"by {attested.authority.name}"),
         StepOutcome.of(steps.STATEMENT, "passed"),
-        _try(steps.ASSURANCE, lambda: check_assurance(attested.document)),
+        _try(steps.ASSURANCE, lambda: check_assurance(document)),
         revoked,
-        _try(steps.EXECUTION, lambda: check_execution(attested.document, at)),
+        _try(
+            steps.EXECUTION,
+            lambda: check_execution(document, document.execution, at),
+        ),
     ]
     return _in_order(done)
 

@@ -6,14 +6,15 @@ from datetime import datetime
 from itertools import pairwise
 
 from govray.errors import Refused
-from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.attestation.execution import Execution
+from govray.governance.attestation.model_attestation import Claims
 from govray.governance.formats.document import format_time
 
 
-def check_execution(attestation: Attestation, at: datetime) -> None:
+def check_execution(claims: Claims, stated: Execution, at: datetime) -> None:
     """Times in order, and the policy and the setup that the run had.
     Of ``commit`` nothing shows here: the folder has no manifest of a commit."""
-    stated, run = attestation.execution, attestation.run
+    run = claims.run
     times = {
         "execution.submitted": stated.submitted or stated.registered,
         "execution.registered": stated.registered,
@@ -25,9 +26,9 @@ def check_execution(attestation: Attestation, at: datetime) -> None:
     for (before, earlier), (after, later) in pairwise(times.items()):
         if earlier > later:
             raise Refused(f"{earlier}, which is after {after}", where=f"attestation {before}")
-    if stated.policy not in (None, attestation.policy.digest):
+    if stated.policy not in (None, claims.policy.digest):
         raise Refused("it was submitted under another policy", where="attestation execution.policy")
-    if attestation.environment.setup != stated.code.setup:
+    if claims.environment.setup != stated.code.setup:
         raise Refused(
             "the job reported another image or other packages", where="attestation execution.code"
         )

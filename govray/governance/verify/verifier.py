@@ -369,7 +369,7 @@ def _verify(
             trust, cosigned, head, started=attestation.run.started, at=at
         )
     with _step(steps.EXECUTION):
-        check_execution(attestation, at)
+        check_execution(attestation, attestation.execution, at)
     _check_asked(asked, folder, uncovered)
     return VerifiedModel(
         path=folder.root,

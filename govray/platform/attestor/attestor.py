@@ -54,6 +54,7 @@ RUN, MADE, MODEL = "run", "made", "model"
 """In staging: the copy of the run's folder; what the parser makes of it; and a copy of that."""
 
 MOST_TRIES = 8
+_LONGEST_WHY = 480
 FIRST_TRY_S, LONGEST_TRY_S = 10.0, 3600.0
 
 
@@ -70,8 +71,6 @@ class Tries:
         return Tries(self.count + 1, now + timedelta(seconds=wait))
 
 
-_LONGEST_WHY = 480
-
 _log = logging.getLogger(__name__)
 
 
@@ -86,7 +85,7 @@ class Attestor:
     """Attests what the register has as finished. See the module.
 
     Attributes:
-        root: The trust root's envelope, and ``root_digest`` its digest.
+        root_digest: Of the trust root.
         clock: The only time that counts.
     """
 
@@ -165,9 +164,8 @@ class Attestor:
         if target.exists():  # an earlier pass ended behind the rename
             return self._published(target, accepted, last)
         make_folder(work / MADE / MODEL)
-        names = (
-            [run] if run == accepted.run else [accepted.run, run]
-        )  # a trial's is in its search's
+        # The folder of a trial lies in its search's.
+        names = [run] if run == accepted.run else [accepted.run, run]
         bounds = self.settings.bounds
         copy_once(self.settings.runs, names, work / RUN, _wanted(last), bounds)  # 3
         told = self.parser(  # 4
@@ -182,8 +180,9 @@ class Attestor:
         found = UnsignedModel.from_json(told, where="parser")
         found = _finished(found, self.register.finished(submission, run))
         now = self.clock()
-        compare(found, accepted, last, root=self.root_digest, at=now)  # 5
-        headed = sign_head(found, execution(accepted, last, at=now), self.signer)
+        stated = execution(accepted, last, at=now)
+        compare(found, stated, accepted, last, root=self.root_digest, at=now)  # 5
+        headed = sign_head(found, stated, self.signer)
         # From here on it lies where no parser writes, or ever wrote.
         copy_once(work, [MADE, MODEL], work / MODEL, lambda name: True, bounds)
         _put(work, model_folder.CHECKPOINT, headed.checkpoint)

@@ -1,20 +1,20 @@
 """What the signer knows by itself of a run, and what it refuses to sign.
 
 A parser that hostile bytes took over may say anything. So nothing that the register knows is taken
-from it: run, ledger's head, commit, policy, manifest, root and times. What the register doesn't
-know remains the job's statement, and the attestation says so.
+from it: run, commit, ledger's head, root and times, and policy and manifest where they are
+registered. What the register doesn't know remains the job's statement, and the attestation says so.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import pairwise
 
 from govray.errors import Refused
 from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.signing import UnsignedModel
-from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.document import format_time
+from govray.governance.verify.execution_step import check_execution
 from govray.platform.attestor.register_tables import Accepted, Posted
 
 
@@ -45,26 +45,32 @@ def execution(accepted: Accepted, last: Posted, *, at: datetime) -> Execution:
 
 
 def compare(
-    found: UnsignedModel, accepted: Accepted, last: Posted, *, root: str, at: datetime
+    found: UnsignedModel,
+    stated: Execution,
+    accepted: Accepted,
+    last: Posted,
+    *,
+    root: str,
+    at: datetime,
 ) -> None:
     """Refuse what is not of the registered run.
 
     Args:
         found: What the parser says that the run's folder says.
+        stated: What the attestation will say of its execution.
         root: Digest of the attestor's own trust root.
         at: The attestor's time.
     """
     claims = found.claims
-    stated = {
+    facts = {
         "run": (claims.run.id, last.run),
         "commit": (found.commit, last.commit),
         "trust root": (claims.trust_root.digest, accepted.trust_root or root),
-        "policy": (claims.policy.digest, accepted.policy or claims.policy.digest),
         "ledger's size": (claims.ledger.size, last.ledger_size),
         "ledger's root": (claims.ledger.root, last.ledger_root),
         "assurance level": (claims.assurance_level, "selfAttested"),
     }
-    for what, (claimed, registered) in stated.items():
+    for what, (claimed, registered) in facts.items():
         if claimed != registered:
             # What was found is not repeated: it may be another run's.
             raise Refused(f"its {what} is not the registered {registered}", where=f"run {last.run}")
@@ -72,15 +78,4 @@ def compare(
         raise Refused("its manifest is none of those accepted", where=f"run {last.run}")
     if claims.removals or claims.replays:
         raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
-    times = {
-        "registered": accepted.registered,
-        "started": claims.run.started,
-        "finished": claims.run.finished,
-        "now": format_time(at),
-    }
-    for (before, first), (after, then) in pairwise(times.items()):
-        if parse_time(first) > parse_time(then):
-            raise Refused(
-                f"its times are in no order: {before} is {first}, and {after} is {then}",
-                where=f"run {last.run}",
-            )
+    check_execution(claims, stated, at)

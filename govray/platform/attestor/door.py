@@ -22,7 +22,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -33,7 +32,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from govray.errors import Malformed, Refused, UsageError
+from govray.errors import Malformed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document, format_time
 from govray.governance.submission.register_forms import (
@@ -44,39 +43,20 @@ from govray.governance.submission.register_forms import (
     PostForm,
 )
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
-from govray.storage.private_file import OpenToOthers, read_private
 
 HOST = "127.0.0.1"
 PORT = 8686
-SHORTEST_TOKEN = 32  # characters
 
 _log = logging.getLogger(__name__)
 _Form = TypeVar("_Form", bound=Document)
 _Answer = tuple[int, dict[str, Any]]
 
 
-def read_token(path: Path) -> str:
-    """The service's token, from a file that its owner alone may read."""
-    do = "Write at least 32 random letters and digits into it, and give it mode 0600"
-    try:
-        text = read_private(path, 4096).decode("ascii", "replace").strip()
-    except OpenToOthers as error:
-        raise Refused(
-            "others than its owner may read the token", where=str(path), do=f"Run {error.remedy}"
-        ) from None
-    except OSError as error:
-        what = f"the token cannot be read ({error.strerror})"
-        raise UsageError(what, where=str(path), do=do) from None
-    if len(text) < SHORTEST_TOKEN or not text.isprintable():
-        raise UsageError("the file holds no token, or a short one", where=str(path), do=do)
-    return text
-
-
 def register_door(register: Register, token: str, clock: Callable[[], datetime]) -> Starlette:
     """The application.
 
     Args:
-        token: The service's (`read_token`).
+        token: The service's.
         clock: The attestor's: the only times that count.
     """
 

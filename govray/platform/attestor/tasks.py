@@ -8,7 +8,6 @@ from typing import Any
 
 from govray.data.records_file import reader
 from govray.errors import Refused
-from govray.governance.attestation import model_folder
 from govray.governance.formats.document import parse_time
 from govray.governance.formats.keys import PublicKey
 from govray.governance.trust.anchor import TrustAnchor
@@ -52,9 +51,8 @@ def verified(model: str, at: str, trust_root: str, revocations: Sequence[str]) -
     """Verify a model as anybody would; its digest."""
     anchor = _anchor(trust_root, revocations)
     found = verify(Path(model), trust_root=anchor, at=parse_time(at), max_rows=None)
-    extra = [name for name in found.uncovered if not model_folder.by_outsiders(name)]
-    if extra:
-        raise Refused("the model has files that nobody attests", where=extra[0][:200])
+    if found.uncovered:
+        raise Refused("the model has files that nobody attests", where=found.uncovered[0][:200])
     return found.digest
 
 

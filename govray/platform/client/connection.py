@@ -206,8 +206,8 @@ def opener(host: str) -> urllib.request.OpenerDirector:
 
 
 def checked_url(server: str, *, query: bool = False) -> str:
-    """The address without its last slash. Raises `UsageError`: it is none, holds a password, or is
-    neither https nor this machine."""
+    """The address without its last slash. Raises `UsageError`: it cannot be read, holds a password,
+    or is neither https nor this machine."""
     try:
         parts = urlsplit(server)
         host, _ = parts.hostname or "", parts.port

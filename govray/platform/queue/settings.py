@@ -10,21 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from govray.errors import Refused, UsageError
+from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
+from govray.governance.submission.token_file import check_private, read_token
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import Retries
 from govray.storage.place import place
-from govray.storage.private_file import OpenToOthers, read_private
 
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
 
@@ -117,7 +115,7 @@ class RegisterDoor:
 
     def token(self) -> str:
         """The token, read now. Raises as `Queue.token`."""
-        return _read_token(self.token_file, "the attestor's token", "attestor.token_file")
+        return read_token(self.token_file, "the attestor's token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,51 +141,12 @@ class Queue:
                 self.check_address(TOKEN_VARIABLE)
             return found
         self.check_address("token_file")
-        return _read_token(self.token_file, "the cluster's token", "token_file")
+        return read_token(self.token_file, "the cluster's token")
 
     def check_address(self, source: str) -> None:
         """Return if nobody on the way to the dashboard reads what is sent there."""
-        _check_private(
-            self.address, source, "address", "run this on the head node with http://127.0.0.1:8265"
-        )
-
-
-def _check_private(address: str, source: str, where: str, otherwise: str) -> None:
-    if not _is_private(address):
-        raise Refused(
-            f"the token of {source} would be sent to {address} in the clear",
-            where=where,
-            do=f"Give an https:// address, or {otherwise}",
-        )
-
-
-def _read_token(path: Path, what: str, field: str) -> str:
-    """The token that a file holds, which its owner alone may read."""
-    where = str(path)
-    try:
-        text = read_private(path, 4096).decode("ascii", "replace").strip()
-    except OpenToOthers as error:
-        raise Refused(
-            f"others than its owner may read {what}", where=where, do=f"Run {error.remedy}"
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"the token cannot be read ({error.strerror})", where=where, do=f"Check {field}"
-        ) from None
-    if not text.isprintable() or not text:
-        raise UsageError("the file holds no token", where=where, do=f"Write {what} into it")
-    return text
-
-
-def _is_private(address: str) -> bool:
-    """Whether an address is https, or on this machine."""
-    parts = urlsplit(address)
-    if parts.scheme == "https" or parts.hostname == "localhost":
-        return True
-    try:
-        return ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return False
+        do = "run this on the head node with http://127.0.0.1:8265"
+        check_private(self.address, source, where="address", do=do)
 
 
 def read_queue(path: Path) -> Queue:
@@ -234,7 +193,7 @@ def read_queue(path: Path) -> Queue:
         queue.check_address("token_file")
     if queue.attestor is not None:
         here = "run the attestor on this machine"
-        _check_private(queue.attestor.url, "attestor.token_file", "attestor.url", here)
+        check_private(queue.attestor.url, "attestor.token_file", where="attestor.url", do=here)
     return queue
 
 

@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed, Refused
-from govray.governance.attestation.execution import Isolation, Origin
+from govray.governance.attestation.execution import Origin
 from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive, Share, ShortText
@@ -39,6 +39,7 @@ from govray.governance.policy import globs
 from govray.governance.policy.depth_policy import verify_rules
 from govray.governance.policy.globs import Glob
 from govray.governance.policy.revoked import check_unrevoked_policy
+from govray.governance.submission.register_forms import Isolation
 from govray.governance.trust.license import LicenseCategory
 from govray.governance.trust.trust_state import TrustState, Verified
 

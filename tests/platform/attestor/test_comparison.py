@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import pytest
 
 from govray.errors import Refused
+from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.model_attestation import Claims
 from govray.governance.attestation.signing import UnsignedModel
-from govray.platform.attestor.comparison import compare
+from govray.platform.attestor.comparison import compare, execution
 from govray.platform.attestor.register_tables import Accepted, Posted
 from tests.support.registered import acceptance, committed, digest
 from tests.support.world import AT, DIGEST, RUN, World
@@ -26,26 +26,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> UnsignedModel:
     return world.unsigned(world.deploy(tmp_path_factory.mktemp("world")))
 
 
-def compared(
-    truth: UnsignedModel,
-    found: UnsignedModel,
-    at: datetime = AT,
-    registered: str = REGISTERED,
-    **accepted: Any,
-) -> None:
+def compared(truth: UnsignedModel, found: UnsignedModel) -> None:
     """Compare what the parser found with a register that has the truth."""
     claims = truth.claims
     head = {"ledger_size": claims.ledger.size, "ledger_root": claims.ledger.root}
     post = committed(1, 10, **head, run=RUN, commit=DIGEST)
     given = {"policy": claims.policy.digest, "trust_root": claims.trust_root.digest}
     given |= {"manifests": (claims.manifest,), "submitted": REGISTERED}
-    compare(
-        found,
-        Accepted(**dict(acceptance(**given | {"run": RUN} | accepted)), registered=registered),
-        Posted(**dict(post), submission="s-1", attempt=1, at=REGISTERED),
-        root=claims.trust_root.digest,
-        at=at,
-    )
+    register = Accepted(**dict(acceptance(**given | {"run": RUN})), registered=REGISTERED)
+    last = Posted(**dict(post), submission="s-1", attempt=1, at=REGISTERED)
+    stated = execution(register, last, at=AT)
+    compare(found, stated, register, last, root=claims.trust_root.digest, at=AT)
 
 
 def test_the_truth_passes(found: UnsignedModel) -> None:
@@ -64,9 +55,10 @@ def test_the_truth_passes(found: UnsignedModel) -> None:
         ({"assurance_level": "replayChecked"}, "assurance level"),
         ({"replays": ("one",)}, "replays and removals"),
         ({"removals": ("one",)}, "replays and removals"),
-        ({"run": {"started": "2026-11-10T07:00:00Z"}}, "registered is"),
-        ({"run": {"finished": "2026-11-10T07:59:30Z"}}, "started is"),
-        ({"run": {"finished": "2099-01-01T00:00:00Z"}}, "finished is"),
+        ({"run": {"started": "2026-11-10T07:00:00Z"}}, "after run.started"),
+        ({"run": {"finished": "2026-11-10T07:59:30Z"}}, "after run.finished"),
+        ({"run": {"finished": "2099-01-01T00:00:00Z"}}, "after execution.attested"),
+        ({"environment": {"setup": Setup(pip=ANOTHER)}}, "other packages"),
     ],
     ids=lambda each: str(each)[:40],
 )

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from govray.errors import Refused, UsageError
-from govray.platform.attestor.door import HOST, read_token, register_door
+from govray.platform.attestor.door import HOST, register_door
 from govray.platform.attestor.register import Register
 from tests.support.registered import (
     RUN,
@@ -150,19 +149,7 @@ def test_what_is_not_there(client: TestClient) -> None:
     assert client.delete(ONE, headers=SERVICE).status_code == 405
 
 
-def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text(f"{TOKEN}\n")
-    path.chmod(0o640)
-    with pytest.raises(Refused, match="others than its owner"):
-        read_token(path)
-    path.chmod(0o600)
-    assert read_token(path) == TOKEN
-    path.write_text("short")
-    with pytest.raises(UsageError, match="short"):
-        read_token(path)
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_token(tmp_path / "none")
+def test_it_listens_on_loopback() -> None:
     assert HOST == "127.0.0.1"
 
 
