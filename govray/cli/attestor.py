@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from govray.cli import signing_key
 from govray.cli.output import line, note, report
 
 if TYPE_CHECKING:
-    from threading import Event
-
     from govray.platform.attestor.attestor import Attestor
     from govray.platform.attestor.register import Register
 
@@ -54,38 +53,40 @@ def watch(file: Path, *, once: bool) -> None:
         clock=instant,
     )
     if once:
-        _pass(attestor)
+        _pass(attestor, Event())
         return
     with _door(register, token, settings.port) as (address, stop):
         report({"address": address, "keyid": signer.public_key.keyid})
         line(f"govray attests what ends below {settings.storage}, register {address}")
         note("Stop it with Ctrl-C.")
-        while not stop.wait(LOOK_S):
-            _pass(attestor, stop)
+        wait = LOOK_S
+        while not stop.wait(wait):
+            wait = LOOK_S if _pass(attestor, stop) else RETRY_S
 
 
-def _pass(attestor: Attestor, stop: Event | None = None) -> None:
-    """Attest what waits. What fails is told, and tried again."""
+def _pass(attestor: Attestor, stop: Event) -> bool:
+    """Attest what waits, until ``stop``. Whether that went well; a failure is told."""
     from sqlalchemy.exc import DBAPIError
 
     from govray.cli.error_report import describe
     from govray.errors import GovrayError
 
     try:
-        for done in attestor.once():
+        for done in attestor.once(stop.is_set):
             found = f"attested as {done.digest}" if done.digest else f"NOT attested: {done.why}"
             line(f"{done.run}  {found}")
     except (GovrayError, DBAPIError, OSError) as error:
         note(f"A pass failed: {describe(error).what}. Trying again in {RETRY_S:g} s.")
-        if stop is not None:
-            stop.wait(RETRY_S)
+        return False
+    return True
 
 
 @contextmanager
 def _door(register: Register, token: str, port: int) -> Iterator[tuple[str, Event]]:
-    """The register's door, open in a thread until the context ends; and what a signal sets."""
+    """The register's door, open in a thread until the context ends; and what a signal sets.
+    A second signal ends the process at once, which is safe."""
     import signal
-    from threading import Event, Thread
+    from threading import Thread
 
     import uvicorn
 
@@ -94,11 +95,16 @@ def _door(register: Register, token: str, port: int) -> Iterator[tuple[str, Even
     from govray.train.run_folder.clock import instant
 
     stop = Event()
+
+    def stopping(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
     with listen(HOST, port, "port") as listening:
         server = uvicorn.Server(server_config(register_door(register, token, instant), []))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, name="register")
         for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, lambda *_: stop.set())
+            signal.signal(each, stopping)
         thread.start()
         try:
             yield f"http://{HOST}:{listening.getsockname()[1]}", stop

@@ -97,13 +97,16 @@ class Attestor:
     clock: Callable[[], datetime]
     tries: dict[str, Tries] = field(default_factory=dict)
 
-    def once(self) -> Iterator[Attested]:
+    def once(self, stopping: Callable[[], bool] = lambda: False) -> Iterator[Attested]:
         """Attest what waits for it and is due; what was decided of each.
 
-        What could not be checked is tried again, later each time, behind what was tried less often.
-        After `MOST_TRIES` it is NOT_ATTESTED.
+        ``stopping`` is asked before each run, and ends the pass. What could not be checked is tried
+        again, later each time, behind what was tried less often. After `MOST_TRIES` it is
+        NOT_ATTESTED.
         """
         for submission, run in sorted(self.register.waiting(), key=self._tried):
+            if stopping():
+                return
             tried = self.tries.get(run, Tries())
             if tried.due is not None and self.clock() < tried.due:
                 continue

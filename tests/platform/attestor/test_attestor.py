@@ -359,6 +359,12 @@ def test_what_does_not_end_is_tried_later_each_time_and_then_given_up(room: Room
     assert len(calls) == MOST_TRIES
 
 
+def test_a_stop_ends_a_pass_before_the_next_run(room: Room) -> None:
+    assert not list(room.attestor.once(lambda: True))
+    assert len(room.attestor.register.waiting()) == 1
+    assert len(list(room.attestor.once(lambda: False))) == 1  # negative control
+
+
 @pytest.mark.parametrize(
     ("place", "point", "which", "late"),
     [
