@@ -18,6 +18,7 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
+from govray.governance.submission.register_client import RegisterDoor
 from govray.platform.service.acting.case_desk import read_cases
 from govray.platform.service.identity.code_flow import read_provider
 from govray.platform.store.database import open_store
@@ -38,6 +39,8 @@ class Arguments(BaseModel):
         trust_root: Says whose signature of the gates counts. Without it nothing is promoted.
         oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
         cases: The file that turns rights holders' cases on (docs/cases.md). Nodes need its key.
+        attestor: The attestor's register, by ``url`` and ``token_file``. Jobs of the same cluster
+            may not be able to read that file (docs/attestor.md).
         revocations: Files of revocation lists, or folders of them, that every node can read.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of proxies in front of
             them. The client address that they state is trusted.
@@ -50,6 +53,7 @@ class Arguments(BaseModel):
     trust_root: DiskPath | None = None
     oidc: DiskPath | None = None
     cases: DiskPath | None = None
+    attestor: RegisterDoor | None = None
     revocations: list[DiskPath] = []
     proxies: list[str] = ["127.0.0.1"]
 
@@ -93,6 +97,7 @@ def app(arguments: Arguments) -> Application:
             oidc=provider,
             revocations=revocations,
             cases=cases,
+            attestor=arguments.attestor,
         )
         near = None
         if cases is not None:

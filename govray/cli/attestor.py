@@ -12,8 +12,9 @@ from govray.cli import signing_key
 from govray.cli.output import line, note, report
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from govray.platform.attestor.attestor import Attestor
-    from govray.platform.attestor.register import Register
 
 LOOK_S = 2.0
 """Between two looks for a run that has ended."""
@@ -24,13 +25,14 @@ def watch(file: Path, *, once: bool) -> None:
     """Be the attestor that ``file`` describes, until a signal.
     ``once``: attest what waits, and end.
 
-    The key is read first, and from then on no other process of this account reads this one's
+    The keys are read first, and from then on no other process of this account reads this one's
     memory.
     """
     from govray.governance.submission.token_file import SHORTEST, read_token
     from govray.governance.trust.trust_state import TrustState
-    from govray.platform.attestor.attestor import Attestor
+    from govray.platform.attestor.attestor import Attestor, check_keys
     from govray.platform.attestor.confinement import keep_secret
+    from govray.platform.attestor.door import register_door
     from govray.platform.attestor.parser import confined, refuse_readable
     from govray.platform.attestor.register import Register
     from govray.platform.attestor.settings import read_settings
@@ -40,23 +42,24 @@ def watch(file: Path, *, once: bool) -> None:
     for secret in settings.secrets:
         refuse_readable(secret, (settings.prepared,))
     keep_secret()
-    signer = signing_key.load(settings.key, settings.key_password_file)
+    signers = tuple(signing_key.load(each, settings.key_password_file) for each in settings.keys)
     token = read_token(settings.token_file, "the register's token", shortest=SHORTEST)
     trust = TrustState.load(settings.trust_root.read_bytes(), at=instant())
+    check_keys(trust, signers)
     register = Register(settings.register_url)
     attestor = Attestor(
         settings=settings,
         register=register,
-        signer=signer,
-        root_digest=trust.digest,
+        signers=signers,
         parser=confined(settings.confinement),
         clock=instant,
     )
     if once:
         _pass(attestor, Event())
         return
-    with _door(register, token, settings.port) as (address, stop):
-        report({"address": address, "keyid": signer.public_key.keyid})
+    door = register_door(register, token, trust.digest, instant)
+    with _open(door, settings.port) as (address, stop):
+        report({"address": address, "keyids": [each.public_key.keyid for each in signers]})
         line(f"govray attests what ends below {settings.storage}, register {address}")
         note("Stop it with Ctrl-C.")
         wait = LOOK_S
@@ -82,7 +85,7 @@ def _pass(attestor: Attestor, stop: Event) -> bool:
 
 
 @contextmanager
-def _door(register: Register, token: str, port: int) -> Iterator[tuple[str, Event]]:
+def _open(door: Starlette, port: int) -> Iterator[tuple[str, Event]]:
     """The register's door, open in a thread until the context ends; and what a signal sets.
     A second signal ends the process at once, which is safe."""
     import signal
@@ -91,8 +94,7 @@ def _door(register: Register, token: str, port: int) -> Iterator[tuple[str, Even
     import uvicorn
 
     from govray.cli.serve import listen, server_config
-    from govray.platform.attestor.door import HOST, register_door
-    from govray.train.run_folder.clock import instant
+    from govray.platform.attestor.door import HOST
 
     stop = Event()
 
@@ -101,7 +103,7 @@ def _door(register: Register, token: str, port: int) -> Iterator[tuple[str, Even
         stop.set()
 
     with listen(HOST, port, "port") as listening:
-        server = uvicorn.Server(server_config(register_door(register, token, instant), []))
+        server = uvicorn.Server(server_config(door, []))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, name="register")
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, stopping)

@@ -69,8 +69,8 @@ def run(
     tell = _teller(log_format)
     queue = read_queue(file)
     storage = place(queue.storage)
-    token, attestor = queue.token(), queue.attestor
-    register = AttestorRegister(attestor.url, attestor.token()) if attestor else None
+    token = queue.token()
+    register = AttestorRegister(queue.attestor.client()) if queue.attestor else None
     cluster = RayJobs(
         queue.address,
         storage,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from starlette.types import ASGIApp
 
+    from govray.governance.submission.register_client import RegisterDoor
     from govray.platform.indexing.indexer import IndexSettings as Indexing
     from govray.platform.service.visible.near_records import NearSearch
 
@@ -105,6 +106,18 @@ def serve(
         Path | None,
         typer.Option("--cases", metavar="FILE", help="Answer rights holders' cases, as YAML says."),
     ] = None,
+    attestor: Annotated[
+        str | None,
+        typer.Option(
+            "--attestor",
+            metavar="URL",
+            help="Register what is submitted with this attestor, such as http://127.0.0.1:8686.",
+        ),
+    ] = None,
+    attestor_token: Annotated[
+        Path | None,
+        typer.Option("--attestor-token", metavar="FILE", help="Its token, in a file of mode 0600."),
+    ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     log_format: Annotated[
@@ -165,6 +178,7 @@ def serve(
         pinned=True,
         storage=storage,
         cases=desk,
+        attestor=_register_door(attestor, attestor_token),
     )
     near = _near_search() if desk else None
     measures = Registered()
@@ -189,6 +203,17 @@ def serve(
         if shown and origins:
             ending.enter_context(serving_tasks(store, origins, shown, proxies))
         _run(app, listening, host, proxies, as_json=log_format == "json")
+
+
+def _register_door(url: str | None, token: Path | None) -> RegisterDoor | None:
+    from govray.governance.submission.http_exchange import check_url
+    from govray.governance.submission.register_client import RegisterDoor
+
+    if url is None and token is None:
+        return None
+    if url is None or token is None:
+        raise UsageError("--attestor and --attestor-token go together", do="Give both, or neither")
+    return RegisterDoor(url=check_url(url, where="--attestor"), token_file=str(token))
 
 
 def _near_search() -> NearSearch:

@@ -15,6 +15,8 @@ from govray.errors import UsageError
 from govray.governance.formats.keys import is_outside
 from govray.governance.formats.strict_yaml import Source, read_yaml
 from govray.governance.submission.yaml_overrides import read_mapping
+from govray.train.experiment.environment import JobEnvironment
+from govray.train.experiment.sections import ADAMW, COSINE, Schedule
 from govray.train.inputs.experiment_config import DATA, Experiment, parse_experiment
 from govray.tune.search_config import SearchFile, parse_search
 
@@ -44,6 +46,7 @@ class ExperimentCost:
         tokens: Of all trials together, likewise; None for rows that are no text, and where
             steps are.
         policy: Where the signed depth policy lies, as the file has it.
+        own_code: Whether it names no code but govray's and torch's optimizers.
         unknown: What the file does not say, each in words.
     """
 
@@ -60,6 +63,7 @@ class ExperimentCost:
     policy: str
     pool: str | None
     priority: int | None
+    own_code: bool
     unknown: tuple[str, ...]
 
 
@@ -119,5 +123,20 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
         policy=str(experiment.governance.policy),
         pool=resources.pool,
         priority=resources.priority,
+        own_code=found is None and _own_code(experiment),
         unknown=tuple(unknown),
+    )
+
+
+def _own_code(experiment: Experiment) -> bool:
+    """Nor does it set a variable, by which Python finds code."""
+    named = [experiment.entrypoint, experiment.optimizer.name]
+    following: Schedule | None = experiment.schedule
+    while following is not None:
+        named.append(following.name)
+        following = following.then
+    given = experiment.environment or JobEnvironment()
+    return given == JobEnvironment(image=given.image) and all(
+        each in (ADAMW, COSINE) or each.startswith(("govray.engine.", "torch.optim."))
+        for each in named
     )

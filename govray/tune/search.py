@@ -43,6 +43,7 @@ from govray.train.loop.entrypoint import own_loop
 from govray.train.loop.experiment_loop import REPORTED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
+from govray.train.run_folder.register_posts import register_of
 from govray.train.run_folder.run_lock import driving, hold
 from govray.tune import search_record as records
 from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials, need, waiting_trials
@@ -133,7 +134,11 @@ def run(
         _search(record, base, on_change, on_wait, driver=driver, begun=begun)
         standings = stand(record)
         conclusion = _conclude(standings, file.search.goal)
-        models = {} if unsigned else _attest(record, conclusion.best, base.signer())
+        models = (
+            _tell(record, conclusion.best)
+            if unsigned
+            else _attest(record, conclusion.best, base.signer())
+        )
         record.conclude()
     return SearchOutcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
 
@@ -522,6 +527,17 @@ def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str,
             if run_listing.inspect(folder).state != "attested":
                 write_model(folder, signer, stopped=None if trial.how == "finished" else instant())
     return models
+
+
+def _tell(record: SearchRecord, best: str | None) -> dict[str, Path]:
+    """Tell the register which trials have ended, for the attestor: those that `_attest` takes.
+    A trial may have ended in an earlier attempt. There are no models yet."""
+    for name, trial in record.trials.items():
+        register = register_of(trial.run)
+        if register is not None and (trial.how == "finished" or name == best):
+            register.started(planted=False)
+            register.ended()
+    return {}
 
 
 def _conclude(standings: Standings, goal: Goal) -> Conclusion:

@@ -32,6 +32,11 @@ from govray.train.run_folder.clock import instant
 from tests.support.deployment import Deployment
 
 
+def root_digest(here: Deployment) -> str:
+    """Of the deployment's trust root."""
+    return TrustState.load(here.root.read_bytes(), at=instant()).digest
+
+
 def attestor_of(here: Deployment, register: Register, storage: Path, folder: Path) -> Attestor:
     """With the deployment's key and root; its models go below ``folder``."""
     settings = AttestorSettings.model_validate(
@@ -42,7 +47,7 @@ def attestor_of(here: Deployment, register: Register, storage: Path, folder: Pat
             "prepared": str(storage / "prepared"),
             "models": "models",
             "staging": "staging",
-            "key": str(here.key),
+            "keys": [str(here.key)],
             "trust_root": str(here.root),
         },
         context={"folder": folder},
@@ -50,8 +55,7 @@ def attestor_of(here: Deployment, register: Register, storage: Path, folder: Pat
     return Attestor(
         settings=settings,
         register=register,
-        signer=here.signers["operator"],
-        root_digest=TrustState.load(here.root.read_bytes(), at=instant()).digest,
+        signers=(here.signers["operator"],),
         parser=confined(ParserLimits(memory=2 << 30, seconds=120)),
         clock=instant,
     )
@@ -102,6 +106,11 @@ def forms(run: Path, at: str) -> Iterator[PostForm]:
         )
 
 
+def first_attempt(accepted: AcceptanceForm) -> AttemptForm:
+    secret = f"sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}"
+    return AttemptForm(number=1, secret=secret, facts=accepted.facts_digest)
+
+
 def here(task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any:
     """The parser in this process, which costs no start of another."""
     return taken(json.loads(json.dumps(answer(partial(TASKS[task], **given)))))
@@ -117,21 +126,18 @@ def ended(alone: Path, deployment: Deployment, folder: Path) -> Iterator[Room]:
     record = read_record(run)
     register = Register(f"sqlite:///{folder / 'register.db'}")
     registered = format_time(record.started - timedelta(seconds=5))
-    register.accept(
-        AcceptanceForm(
-            submission=SUBMISSION,
-            run=run.name,
-            kind="train",
-            user="ada",
-            project="research",
-            submitted=format_time(record.started - timedelta(seconds=9)),
-            config=canonical_json.sha256(b"file"),
-            isolation="sharedCluster",
-        ),
-        at=registered,
+    accepted = AcceptanceForm(
+        submission=SUBMISSION,
+        run=run.name,
+        kind="train",
+        user="ada",
+        project="research",
+        submitted=format_time(record.started - timedelta(seconds=9)),
+        config=canonical_json.sha256(b"file"),
+        isolation="sharedCluster",
     )
-    secret = f"sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}"
-    register.open(SUBMISSION, AttemptForm(number=1, secret=secret), at=registered)
+    register.accept(accepted, root=root_digest(deployment), at=registered)
+    register.open(SUBMISSION, first_attempt(accepted), at=registered)
     for form in forms(run, registered):
         register.post(SUBMISSION, SECRET, form, at=format_time(instant()))
     shutil.rmtree(run / "model")

@@ -10,7 +10,6 @@ from typing import Any
 
 import uvicorn
 
-from govray.governance.formats import canonical_json
 from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm, PostForm
 from govray.platform.attestor.door import register_door
 from govray.platform.attestor.register import Register
@@ -24,6 +23,9 @@ def digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+TRUST_ROOT = digest("root")
+
+
 def acceptance(**changes: Any) -> AcceptanceForm:
     given: dict[str, Any] = {
         "submission": SUBMISSION,
@@ -34,14 +36,14 @@ def acceptance(**changes: Any) -> AcceptanceForm:
         "submitted": "2026-11-24T09:00:00Z",
         "config": digest("config"),
         "policy": digest("policy"),
-        "limits": canonical_json.encode({"policies": ["licences"]}).decode(),
         "isolation": "sharedCluster",
     }
     return AcceptanceForm(**given | changes)
 
 
-def attempt(number: int, secret: str) -> AttemptForm:
-    return AttemptForm(number=number, secret=digest(secret))
+def attempt(number: int, secret: str, **changes: Any) -> AttemptForm:
+    given = {"number": number, "secret": digest(secret), "facts": acceptance().facts_digest}
+    return AttemptForm(**given | changes)
 
 
 def started(**changes: Any) -> PostForm:
@@ -64,9 +66,10 @@ def committed(sequence: int, step: int, previous: str | None = None, **changes: 
 
 
 @contextmanager
-def door(register: Register) -> Iterator[str]:
-    """The register's door on a free port of this machine; yields its address."""
-    app = register_door(register, TOKEN, instant)
+def door(register: Register, root: str = TRUST_ROOT) -> Iterator[str]:
+    """The register's door on a free port of this machine; yields its address.
+    ``root``: digest of the attestor's trust root."""
+    app = register_door(register, TOKEN, root, instant)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -42,3 +42,20 @@ def test_a_submitted_experiment_names_nothing_that_the_driver_would_run(key: str
     with pytest.raises(UsageError, match="names no program or module that signs"):
         cost(TRAIN, f"+attestation_key='{key}'")
     assert cost(TRAIN, "+attestation_key=env:OTHER").kind == "train"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "entrypoint=mine:Model",
+        "optimizer={name: mine.Adam, lr: 0.1}",
+        "+schedule={name: mine.Cosine}",
+        "+environment.env_vars.PYTHONPATH=/x",
+        "+environment.pip=[mine]",
+    ],
+)
+def test_a_file_names_code_of_its_own_or_none(override: str) -> None:
+    assert cost(TRAIN).own_code
+    assert cost(TRAIN, "optimizer={name: torch.optim.SGD, lr: 0.1}").own_code
+    assert not cost(TRAIN, "optimizer={lr: 0.1}", override).own_code
+    assert not cost(TUNE, "+search.max_concurrent_trials=1").own_code

@@ -628,8 +628,7 @@ class Checks:
         signed = self.attested.signed_by(self.operator["loaded"])
         demand(self.attested.hints == sorted(signed), "signatures or key hints beside the signer's")
         stated = self.document["execution"]
-        times = [stated.get("submitted", ""), stated["registered"], run["started"]]
-        times += [run["finished"], stated["attested"], self.at]
+        times = [stated["registered"], run["started"], run["finished"], stated["attested"], self.at]
         demand(times == sorted(times), "the times of the run and its execution are out of order")
         told = [each in stated for each in ("submission", "user", "project", "submitted")]
         demand(all(told) or not any(told) | ("policy" in stated), "half a submission")

@@ -8,7 +8,7 @@ Whether the claims hold is for `govray.verify`, over the files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -59,10 +59,10 @@ class HeadedModel:
     payload: bytes
     checkpoint: bytes
 
-    def signed(self, signer: Signer) -> Mapping[str, bytes]:
-        """The two files that need the key, by their names in the model folder."""
+    def signed(self, signers: Sequence[Signer]) -> Mapping[str, bytes]:
+        """The two files that need a key, by their names in the model folder."""
         return {
-            model_folder.ATTESTATION: sign_payload(self.payload, [signer]),
+            model_folder.ATTESTATION: sign_payload(self.payload, signers),
             model_folder.CHECKPOINT: self.checkpoint,
         }
 

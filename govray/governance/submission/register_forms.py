@@ -1,8 +1,8 @@
 """What the attestor's register is told and what it answers: the forms of its door.
 
-The service says what it accepted, and opens attempts. A job says what it committed. All of them are
-statements of whoever sends them. The register adds its own clock, and takes only what extends what
-it has (`govray.platform.attestor.register_rules`).
+The service says what it accepted, and the queue opens attempts. A job says what it committed. Each
+is a statement of its sender. The register adds its own clock, and takes only what extends what it
+has (`govray.platform.attestor.register_rules`).
 
 A chain is what the jobs of one submission post of one run. A search has a chain for each trial.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from govray.errors import InfrastructureFailed, Malformed, Refused
+from govray.errors import InfrastructureFailed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.document import Count, Digest, Document, Timestamp
@@ -35,18 +35,6 @@ LARGEST: Final = 1 << 18
 """Bytes of any form or answer."""
 
 
-def _check_canonical(text: str) -> str:
-    try:
-        canonical_json.parse_canonical(text.encode())
-    except Malformed as error:
-        raise ValueError(error.what) from None
-    return text
-
-
-CanonicalText = Annotated[str, Field(max_length=1 << 16), AfterValidator(_check_canonical)]
-"""A JSON value in RFC 8785, as text."""
-
-
 class Flagged(Refused):
     """Two processes post as one attempt, or it has another secret by now. Another attempt may go
     well, this one never does."""
@@ -54,18 +42,19 @@ class Flagged(Refused):
     exit_code = InfrastructureFailed.exit_code
 
 
-class AcceptanceForm(Document):
-    """What was accepted, as the service knew it then. Digests that it did not know are absent.
+class NotAccepted(Refused):
+    """A job would start from other facts than were accepted, or nothing was accepted."""
+
+
+class SubmissionFacts(Document):
+    """A submission, as the store has it and a job is started from it.
 
     Attributes:
-        run: The folder of the run or search that the submission becomes.
+        run: The folder of the run or search that it becomes.
         submitted: By the service's clock.
-        config: Digest of the accepted experiment file.
+        config: Digest of the experiment file.
         archive: Digest of the working directory that its jobs get.
-        policy, trust_root, manifests: Digests of the signed documents.
-        limits: The project's adapter rights, policies and revocation lists: canonical JSON.
-        start: Digest of the attestation that the run starts from.
-        image, pip, uv_lock: Digests of what its jobs are set up with, where it names any.
+        policy: Digest of the signed depth policy, if it names one.
     """
 
     submission: SubmissionId
@@ -77,21 +66,47 @@ class AcceptanceForm(Document):
     config: Digest
     archive: Digest | None = None
     policy: Digest | None = None
-    trust_root: Digest | None = None
+
+    @property
+    def facts_digest(self) -> str:
+        """Of these fields alone, of a form that says more."""
+        fields = {name: getattr(self, name) for name in SubmissionFacts.model_fields}
+        return canonical_json.sha256(canonical_json.encode(SubmissionFacts(**fields).to_json()))
+
+
+class AcceptanceForm(SubmissionFacts):
+    """What was accepted, as the service knew it then.
+
+    Attributes:
+        manifests: Digests of the prepared data that the project's runs may read, if it names any.
+        own_code: Whether the file names no code but govray's and torch's optimizers.
+    """
+
+    own_code: bool = False
     manifests: Annotated[tuple[Digest, ...], Field(max_length=64)] = ()
-    limits: CanonicalText | None = None
-    start: Digest | None = None
-    image: Digest | None = None
-    pip: Digest | None = None
-    uv_lock: Digest | None = None
     isolation: Isolation
 
 
 class AttemptForm(Document):
-    """An attempt's number, from 1, and the SHA-256 of the secret that its posts carry."""
+    """An attempt that the queue is about to start.
+
+    Attributes:
+        number: From 1.
+        secret: The SHA-256 of the secret that its posts carry.
+        facts: Digest of the `SubmissionFacts` that its job is started from.
+        image, pip, uv_lock: Digests of what its job is set up with, where the file names any.
+    """
 
     number: Positive
     secret: Digest
+    facts: Digest
+    image: Digest | None = None
+    pip: Digest | None = None
+    uv_lock: Digest | None = None
+
+    @property
+    def setup(self) -> tuple[str | None, ...]:
+        return self.image, self.pip, self.uv_lock
 
 
 class CommitPosition(Document):

@@ -12,11 +12,11 @@ from govray.governance.formats.document import format_time
 
 
 def check_execution(claims: Claims, stated: Execution, at: datetime) -> None:
-    """Times in order, and the policy and the setup that the run had.
+    """Times in order, and the policy and the setup that the run had. The time of submission is of
+    another clock, the service's, and in no order with them.
     Of ``commit`` nothing shows here: the folder has no manifest of a commit."""
     run = claims.run
     times = {
-        "execution.submitted": stated.submitted or stated.registered,
         "execution.registered": stated.registered,
         "run.started": run.started,
         "run.finished": run.finished,

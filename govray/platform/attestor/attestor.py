@@ -24,7 +24,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -39,6 +39,8 @@ from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import read
+from govray.governance.record.prepare_manifest import MANIFEST_FILE
+from govray.governance.trust.trust_state import TrustState
 from govray.platform.attestor.comparison import compare, execution
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.register_tables import Accepted, Attested, Posted
@@ -85,14 +87,13 @@ class Attestor:
     """Attests what the register has as finished. See the module.
 
     Attributes:
-        root_digest: Of the trust root.
+        signers: All sign; the first one signs the ledger's head alone.
         clock: The only time that counts.
     """
 
     settings: AttestorSettings
     register: Register
-    signer: Signer
-    root_digest: str
+    signers: tuple[Signer, ...]
     parser: Parser
     clock: Callable[[], datetime]
     tries: dict[str, Tries] = field(default_factory=dict)
@@ -164,6 +165,7 @@ class Attestor:
         accepted = self.register.accepted(submission)
         target = self.settings.models / printable_name(run)
         last = self._last_post(submission, run)  # 2
+        attempt = self.register.attempts(submission)[-1]
         if target.exists():  # an earlier pass ended behind the rename
             return self._published(target, accepted, last)
         make_folder(work / MADE / MODEL)
@@ -171,21 +173,23 @@ class Attestor:
         names = [run] if run == accepted.run else [accepted.run, run]
         bounds = self.settings.bounds
         copy_once(self.settings.runs, names, work / RUN, _wanted(last), bounds)  # 3
+        prepared = self._prepared(accepted)
         told = self.parser(  # 4
             "read",
-            read=(work / RUN, self.settings.prepared),
+            read=(work / RUN, *prepared),
             write=work / MADE,
             run=str(work / RUN),
             model=str(work / MADE / MODEL),
-            prepared=str(self.settings.prepared),
+            prepared=[str(each) for each in prepared],
             commit=last.commit,
+            ended=None if run == accepted.run else last.at,
         )
         found = UnsignedModel.from_json(told, where="parser")
         found = _finished(found, self.register.finished(submission, run))
         now = self.clock()
-        stated = execution(accepted, last, at=now)
-        compare(found, stated, accepted, last, root=self.root_digest, at=now)  # 5
-        headed = sign_head(found, stated, self.signer)
+        stated = execution(accepted, attempt, last, at=now)
+        compare(found, stated, accepted, last, at=now)  # 5
+        headed = sign_head(found, stated, self.signers[0])
         # From here on it lies where no parser writes, or ever wrote.
         copy_once(work, [MADE, MODEL], work / MODEL, lambda name: True, bounds)
         _put(work, model_folder.CHECKPOINT, headed.checkpoint)
@@ -194,17 +198,36 @@ class Attestor:
             work,
             run=str(work / RUN),
             payload=headed.payload.decode(),
-            key=self.signer.public_key.to_pem().decode(),
-            prepared=str(self.settings.prepared),
-            more=(self.settings.prepared,),
+            key=self.signers[0].public_key.to_pem().decode(),
+            prepared=[str(each) for each in prepared],
+            more=prepared,
         )
-        signed = headed.signed(self.signer)[model_folder.ATTESTATION]  # 7
+        signed = headed.signed(self.signers)[model_folder.ATTESTATION]  # 7
         _put(work, model_folder.ATTESTATION, signed)
+        self._cosign_manifest(work / MODEL / model_folder.MANIFEST)
         digest = canonical_json.sha256(headed.payload)
         if self._check("verified", work) != digest:  # 8
             raise Refused("what verifies is another statement", where=f"run {run}")
         _publish(work / MODEL, target)
         return digest
+
+    def _prepared(self, accepted: Accepted) -> tuple[Path, ...]:
+        """The prepared data that the parser may read: all, unless the project names some."""
+        found = sorted(self.settings.prepared.glob(f"[!.]*/{MANIFEST_FILE}"))
+        return tuple(
+            each.parent
+            for each in found
+            if not accepted.manifests
+            or canonical_json.sha256(_envelope(each).payload) in accepted.manifests
+        )
+
+    def _cosign_manifest(self, path: Path) -> None:
+        """Sign the manifest by the keys that have not: one of ours signed it at preparation."""
+        envelope = _envelope(path)
+        keys = {each.public_key: each for each in self.signers}
+        signed = {key for key in keys if envelope.signed_by([key])}
+        if signed and (missing := [keys[key] for key in keys if key not in signed]):
+            path.write_bytes(envelope.cosign(missing))
 
     def _last_post(self, submission: str, run: str) -> Posted:
         """The last post of a run that has finished and ended."""
@@ -218,11 +241,10 @@ class Attestor:
     def _published(self, target: Path, accepted: Accepted, last: Posted) -> str:
         """The digest of the attestation of a model that is in its place. It verified before it was
         moved there; here it has to be ours, of this submission, run and commit."""
-        data = read_regular(target / model_folder.ATTESTATION, model_folder.MAX_ENVELOPE)
-        envelope = Envelope.parse(data, where="attestation")
+        envelope = _envelope(target / model_folder.ATTESTATION)
         found = read(Attestation, envelope, where="attestation")
         stated = found.document.execution
-        signed = envelope.signed_by([self.signer.public_key])
+        signed = envelope.signed_by([self.signers[0].public_key])
         named = (stated.submission, found.document.run.id, stated.commit)
         if not signed or named != (accepted.submission, last.run, last.commit):
             raise Refused("another model lies in its place", where=f"run {last.run}")
@@ -275,6 +297,24 @@ def _finished(found: UnsignedModel, at: str) -> UnsignedModel:
     claims = found.claims
     run = claims.run.model_copy(update={"finished": at})
     return found.model_copy(update={"claims": claims.model_copy(update={"run": run})})
+
+
+def _envelope(path: Path) -> Envelope:
+    data = read_regular(path, model_folder.MAX_ENVELOPE)
+    return Envelope.parse(data, where=path.name)
+
+
+def check_keys(trust: TrustState, signers: Sequence[Signer]) -> None:
+    """Return if what these keys sign together counts as an operator's. Raises `Refused`."""
+    keys = {each.public_key for each in signers}
+    operators = [each for each in trust.authorities if each.role == "operator"]
+    if not any(len(keys & {*each.keys}) >= each.threshold for each in operators):
+        needed = ", ".join(f"{each.name} ({each.threshold})" for each in operators)
+        raise Refused(
+            f"these {len(keys)} keys are too few of any operator of the trust root",
+            where="keys",
+            do=f"Name as many keys of one operator as have to sign: {needed or 'there is none'}",
+        )
 
 
 def _put(work: Path, name: str, data: bytes) -> None:

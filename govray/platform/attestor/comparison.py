@@ -7,23 +7,36 @@ registered. What the register doesn't know remains the job's statement, and the 
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from govray.errors import Refused
+from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation.environment import Setup
-from govray.governance.attestation.execution import CodeFacts, Execution
+from govray.governance.attestation.execution import CodeFacts, Execution, Origin
 from govray.governance.attestation.signing import UnsignedModel
-from govray.governance.formats.document import format_time
+from govray.governance.formats.document import format_time, parse_time
 from govray.governance.verify.execution_step import check_execution
-from govray.platform.attestor.register_tables import Accepted, Posted
+from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
+
+SKEW = timedelta(minutes=5)
+"""How far a driver's clock may be ahead, so that its run is looked at later and not refused."""
 
 
-def execution(accepted: Accepted, last: Posted, *, at: datetime) -> Execution:
+def origin(accepted: Accepted, attempt: Attempt) -> Origin:
+    """Whose code ran. It is the deployment's where the file names no other, nothing was added to
+    what the operator installed, and nothing else could reach the run. No image is allowed yet."""
+    added = accepted.archive or any(attempt.setup)
+    own = accepted.own_code and accepted.isolation == "run" and not added
+    return "deployment" if own else "submitted"
+
+
+def execution(accepted: Accepted, attempt: Attempt, last: Posted, *, at: datetime) -> Execution:
     """What the operator's records say of how a run came to be.
 
-    On a plain Ray cluster code counts as submitted: any of its jobs could have altered the run.
+    Args:
+        attempt: Whose last post ``last`` is.
+        at: The attestor's time.
     """
-    given = {name: getattr(accepted, name) for name in Setup.model_fields}
+    given = {name: getattr(attempt, name) for name in Setup.model_fields}
     assert last.commit is not None
     return Execution(
         submission=accepted.submission,
@@ -32,7 +45,7 @@ def execution(accepted: Accepted, last: Posted, *, at: datetime) -> Execution:
         policy=accepted.policy,
         submitted=accepted.submitted,
         code=CodeFacts(
-            origin="submitted",
+            origin=origin(accepted, attempt),
             archive=accepted.archive,
             setup=Setup(**given) if any(given.values()) else None,
         ),
@@ -45,27 +58,20 @@ def execution(accepted: Accepted, last: Posted, *, at: datetime) -> Execution:
 
 
 def compare(
-    found: UnsignedModel,
-    stated: Execution,
-    accepted: Accepted,
-    last: Posted,
-    *,
-    root: str,
-    at: datetime,
+    found: UnsignedModel, stated: Execution, accepted: Accepted, last: Posted, *, at: datetime
 ) -> None:
     """Refuse what is not of the registered run.
 
     Args:
         found: What the parser says that the run's folder says.
         stated: What the attestation will say of its execution.
-        root: Digest of the attestor's own trust root.
         at: The attestor's time.
     """
     claims = found.claims
     facts = {
         "run": (claims.run.id, last.run),
         "commit": (found.commit, last.commit),
-        "trust root": (claims.trust_root.digest, accepted.trust_root or root),
+        "trust root": (claims.trust_root.digest, accepted.trust_root),
         "ledger's size": (claims.ledger.size, last.ledger_size),
         "ledger's root": (claims.ledger.root, last.ledger_root),
         "assurance level": (claims.assurance_level, "selfAttested"),
@@ -75,7 +81,14 @@ def compare(
             # What was found is not repeated: it may be another run's.
             raise Refused(f"its {what} is not the registered {registered}", where=f"run {last.run}")
     if accepted.manifests and claims.manifest not in accepted.manifests:
-        raise Refused("its manifest is none of those accepted", where=f"run {last.run}")
+        raise Refused("the project may not read its prepared data", where=f"run {last.run}")
     if claims.removals or claims.replays:
         raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
+    ahead = parse_time(claims.run.finished) - at
+    if timedelta(0) < ahead <= SKEW:
+        raise CouldNotCheck(
+            f"it finished {ahead.seconds} s from now, by its driver's clock",
+            where=f"run {last.run}",
+            do="It is tried again. Set the clocks of the cluster and of the attestor",
+        )
     check_execution(claims, stated, at)

@@ -2,15 +2,15 @@
 
 ===========================================  ==================  ==============================
 ``POST /v1/register/submissions``            the service         what was accepted
-``POST …/submissions/ID/attempts``           the service         a number, and a secret's digest
+``POST …/submissions/ID/attempts``           the queue           a number, and a secret's digest
 ``POST …/submissions/ID/posts``              an attempt          what it committed
 ``GET …/submissions/ID/runs/RUN``            an attempt          where a run stands
-``GET …/submissions/ID``                     the service         all of it
+``GET …/submissions/ID``                     the queue           all of it
 ===========================================  ==================  ==============================
 
-The service has a token, the attempt its secret. Bodies are bounded before they are parsed, and
-forms are strict. Errors are problem details (RFC 9457), as the service's are. They name no file of
-this machine, and repeat no token.
+Service and queue have one token, the attempt its secret. Bodies are bounded before they are parsed,
+and forms are strict. Errors are problem details (RFC 9457), as the service's are. They name no file
+of this machine, and repeat no token.
 
 It listens on `HOST` unless told otherwise. TLS is a proxy's.
 """
@@ -40,6 +40,7 @@ from govray.governance.submission.register_forms import (
     AcceptanceForm,
     AttemptForm,
     Flagged,
+    NotAccepted,
     PostForm,
 )
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
@@ -52,11 +53,14 @@ _Form = TypeVar("_Form", bound=Document)
 _Answer = tuple[int, dict[str, Any]]
 
 
-def register_door(register: Register, token: str, clock: Callable[[], datetime]) -> Starlette:
+def register_door(
+    register: Register, token: str, root: str, clock: Callable[[], datetime]
+) -> Starlette:
     """The application.
 
     Args:
         token: The service's.
+        root: Digest of the attestor's trust root.
         clock: The attestor's: the only times that count.
     """
 
@@ -70,7 +74,7 @@ def register_door(register: Register, token: str, clock: Callable[[], datetime])
     async def accept(request: Request) -> _Answer:
         check_service(request)
         form = await _form(request, AcceptanceForm)
-        return 200, (await run_in_threadpool(register.accept, form, at=now())).to_json()
+        return 200, (await run_in_threadpool(register.accept, form, root=root, at=now())).to_json()
 
     async def attempt(request: Request) -> _Answer:
         check_service(request)
@@ -122,7 +126,7 @@ def _shown(register: Register, submission: str) -> dict[str, Any]:
     for name in register.runs(submission):
         last, settled = register.last_commit(submission, name), register.attested(submission, name)
         runs.append(
-            {"run": name}
+            {"run": name, "ended": register.ended(submission, name) is not None}
             | ({"lastCommit": last.to_json()} if last else {})
             | ({"attested": settled.to_json()} if settled else {})
         )
@@ -191,6 +195,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (UnknownSecret, 401, "Not accepted"),
     (Unregistered, 404, "Not found"),
     (Flagged, 409, "Flagged"),
+    (NotAccepted, 412, "Not accepted"),
     (Malformed, 422, "Not valid"),
     (Refused, 409, "Refused"),
     (DBAPIError, 503, "The register is not available"),

@@ -25,11 +25,12 @@ from govray.governance.submission.register_forms import (
     AttemptForm,
     CommitPosition,
     Flagged,
+    NotAccepted,
     PostForm,
     RunStanding,
 )
 from govray.platform.attestor import register_tables as tables
-from govray.platform.attestor.register_rules import belongs, opens, takes
+from govray.platform.attestor.register_rules import MOST_RUNS, belongs, opens, otherwise, takes
 from govray.platform.attestor.register_tables import (
     Accepted,
     Attempt,
@@ -58,10 +59,14 @@ class Register:
 
     # What the service and the queue say
 
-    def accept(self, form: AcceptanceForm, *, at: str) -> Accepted:
+    def accept(self, form: AcceptanceForm, *, root: str, at: str) -> Accepted:
         """Register a submission, once. Again with the same form, it is what was registered then.
-        Raises `Refused`: it was registered with another."""
-        new = Accepted(**dict(form), registered=at)
+        Raises `Refused`: it was registered with another.
+
+        Args:
+            root: Digest of the attestor's trust root.
+        """
+        new = Accepted(**dict(form), registered=at, trust_root=root)
         with self._engine.begin() as connection:
             if (found := _accepted(connection, form.submission)) is None:
                 document = canonical_json.encode(new.to_json()).decode()
@@ -72,7 +77,8 @@ class Register:
                     return new
                 except IntegrityError:  # another process was faster
                     found = _accepted(connection, form.submission)
-        if found is None or found.model_copy(update={"registered": at}) != new:
+        own = {"registered": at, "trust_root": root}
+        if found is None or found.model_copy(update=own) != new:
             raise Refused(
                 "it is registered otherwise than this says",
                 where=f"submission {form.submission}",
@@ -81,10 +87,18 @@ class Register:
         return found
 
     def open(self, submission: str, form: AttemptForm, *, at: str) -> Attempt:
-        """Open an attempt. Again, it is the one that is open. Raises `Refused` as the rules do."""
+        """Open an attempt. Again, it is the one that is open. Raises `Refused` as the rules do, and
+        `NotAccepted`: not this was accepted."""
         new = Attempt(**dict(form), submission=submission, opened=at)
-        with self._of(submission) as connection:
+        with self._of(submission, NotAccepted) as connection:
             attempts = _attempts(connection, submission)
+            found = _accepted(connection, submission)
+            if (why := otherwise(found, attempts, form)) is not None:
+                raise NotAccepted(
+                    why,
+                    where=f"submission {submission}",
+                    do="What was accepted never changes: submit again",
+                )
             newest = attempts[-1] if attempts else None
             there = newest is not None and newest.number == new.number
             why = opens(attempts, form, posted=there and _has_posted(connection, new))
@@ -119,6 +133,12 @@ class Register:
                 raise Refused("it is no run of this submission", where=f"submission {submission}")
             new = Posted(**dict(form), submission=submission, attempt=own.number, at=at)
             last = _last(connection, submission, form.run)
+            if last is None and _runs(connection, submission) >= MOST_RUNS:
+                raise Refused(
+                    f"it has {MOST_RUNS} runs already",
+                    where=f"submission {submission}",
+                    do="Make it several searches",
+                )
             same = _same(connection, new)
             refusal = takes(attempts, own, last, same, new)
             if refusal is None:
@@ -245,13 +265,19 @@ class Register:
             return True
 
     @contextmanager
-    def _of(self, submission: str) -> Iterator[Connection]:
+    def _of(
+        self, submission: str, absent: type[GovrayError] = Unregistered
+    ) -> Iterator[Connection]:
         """A transaction about one submission, which nobody else changes meanwhile."""
         key = tables.accepted.c.submission
         with self._engine.begin() as connection:
             held = select(key).where(key == submission).with_for_update()
             if connection.scalar(held) is None:
-                raise Unregistered("nobody registered it", where=f"submission {submission}")
+                raise absent(
+                    "nobody registered it",
+                    where=f"submission {submission}",
+                    do="Tell the service where the attestor is, and submit again",
+                )
             yield connection
 
 
@@ -336,6 +362,13 @@ def _has_posted(connection: Connection, attempt: Attempt) -> bool:
 
 def _count(connection: Connection, table: Table, *where: Any) -> int:
     return connection.scalar(select(func.count()).select_from(table).where(*where)) or 0
+
+
+def _runs(connection: Connection, submission: str) -> int:
+    """How many runs the attempts of a submission have posted of."""
+    table = tables.posted
+    runs = select(func.count(table.c.run.distinct())).where(table.c.submission == submission)
+    return connection.scalar(runs) or 0
 
 
 def _standing(

@@ -16,6 +16,9 @@ from govray.governance.submission.register_forms import AttemptForm, CommitPosit
 from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
 from govray.train.run_folder.run_names import is_trial_of
 
+MOST_POSTS, MOST_RUNS = 100_000, 10_000
+"""Posts of an attempt about one run, and runs of one submission."""
+
 NOWHERE = CommitPosition()
 """Where a run stands that has no commit."""
 
@@ -46,6 +49,8 @@ def extends(last: Posted | None, new: Posted) -> str | None:
     elif last.kind == "finished" and new.kind != "ended":
         return "the run has finished"
     due = last.sequence + 1 if last and last.attempt == new.attempt else 0
+    if due >= MOST_POSTS:
+        return f"the attempt has posted {MOST_POSTS} times: let the run commit less often"
     if new.sequence != due:
         return f"post {due} is due, and this is post {new.sequence}"
     before = last.position if last else NOWHERE
@@ -110,6 +115,17 @@ def belongs(accepted: Accepted, run: str) -> bool:
 def repeats(taken: Posted, new: Posted) -> bool:
     """Whether a post is one that was taken already. Only the clock differs."""
     return taken == new.model_copy(update={"at": taken.at})
+
+
+def otherwise(
+    accepted: Accepted | None, attempts: Sequence[Attempt], new: AttemptForm
+) -> str | None:
+    """Why a job is not what was accepted; None if it is. All attempts are set up alike."""
+    if accepted is None or new.facts != accepted.facts_digest:
+        return "its job would start from other facts than were accepted"
+    if attempts and new.setup != attempts[0].setup:
+        return "its job would have another image or other packages than the attempts before"
+    return None
 
 
 def opens(attempts: Sequence[Attempt], new: AttemptForm, *, posted: bool) -> str | None:

@@ -49,9 +49,11 @@ AttestedState = Literal["ATTESTED", "NOT_ATTESTED"]
 
 
 class Accepted(AcceptanceForm):
-    """A submission as it was accepted. ``registered``: when, by the attestor's clock."""
+    """A submission as it was accepted: when, by the attestor's clock, and under which trust root,
+    which is the attestor's own."""
 
     registered: Timestamp
+    trust_root: Digest
 
 
 class Attempt(AttemptForm):
@@ -95,6 +97,8 @@ attempts = Table(
     Column("submission", ForeignKey(accepted.c.submission), primary_key=True),
     Column("number", BigInteger, primary_key=True),
     Column("secret", String, nullable=False),
+    Column("facts", String, nullable=False),
+    *(Column(each, String) for each in ("image", "pip", "uv_lock")),
     Column("opened", String, nullable=False),
     Column("flagged", Text),
 )

@@ -1,6 +1,6 @@
 """``attestor.yaml``: where the runs lie, where models go, which key signs. Read strictly.
 
-The key is not in the file. It is where ``key`` names it: a file, a module of PKCS#11, or a command.
+A key is not in the file. It is where ``keys`` names it: a file, a module of PKCS#11, or a command.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ class AttestorSettings(BaseModel):
     prepared: Near = Field(description="Where prepared data lie, which jobs only read.")
     models: Near = Field(description="Where attested models go: no job may write there.")
     staging: Near = Field(description="A folder of the attestor's own, beside the models.")
-    key: NearOrElse = Field(description="The operator's key: a file's path, pkcs11: or command:.")
-    key_password_file: Near | None = Field(default=None, description="Of an encrypted key.")
+    keys: tuple[NearOrElse, ...] = Field(
+        min_length=1,
+        description="The operator's keys, as many as have to sign: a path, pkcs11: or command:.",
+    )
+    key_password_file: Near | None = Field(default=None, description="Of encrypted keys.")
     trust_root: Near = Field(description="The signed trust root.")
     revocations: tuple[Near, ...] = Field(default=(), description="Signed revocation lists.")
     limits: LimitSection = Field(default_factory=LimitSection)
@@ -71,8 +74,8 @@ class AttestorSettings(BaseModel):
     @property
     def secrets(self) -> tuple[Path, ...]:
         """The files that the parser must not read."""
-        key = None if is_outside(self.key) or self.key.startswith("env:") else Path(self.key)
-        return tuple(each for each in (self.token_file, key, self.key_password_file) if each)
+        keys = (Path(each) for each in self.keys if not is_outside(each) and each[:4] != "env:")
+        return tuple(each for each in (self.token_file, *keys, self.key_password_file) if each)
 
     @property
     def runs(self) -> Place:

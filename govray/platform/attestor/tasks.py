@@ -17,9 +17,12 @@ from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
 
 
-def read(run: str, model: str, prepared: str, commit: str) -> Any:
-    """Fill ``model`` with a run's model; what its folder says, for the signer to compare."""
-    found = unsigned(Path(run), Path(model), prepared=Path(prepared))
+def read(run: str, model: str, prepared: Sequence[str], commit: str, ended: str | None) -> Any:
+    """Fill ``model`` with a run's model; what its folder says, for the signer to compare.
+    ``ended``: when a trial did, by the register; its search may have stopped it."""
+    early = parse_time(ended) if ended and read_record(Path(run)).finished is None else None
+    among = [Path(each) for each in prepared]
+    found = unsigned(Path(run), Path(model), stopped=early, prepared=among)
     if found.commit != commit:
         raise Refused("the last commit is not the registered one", where="commit")
     return found.to_json()
@@ -28,7 +31,7 @@ def read(run: str, model: str, prepared: str, commit: str) -> Any:
 def check(
     run: str,
     model: str,
-    prepared: str,
+    prepared: Sequence[str],
     payload: str,
     key: str,
     at: str,
@@ -36,13 +39,14 @@ def check(
     revocations: Sequence[str],
 ) -> Any:
     """Verify a model at full depth, as if the key had signed ``payload``; its digest."""
+    record = read_record(Path(run))
     found = verify_unsigned(
         Path(model),
         payload.encode(),
         PublicKey.from_pem(key.encode()),
         trust_root=_anchor(trust_root, revocations),
         at=parse_time(at),
-        records=reader(prepared_folder(Path(run), read_record(Path(run)), Path(prepared))),
+        records=reader(prepared_folder(Path(run), record, [Path(each) for each in prepared])),
     )
     return found.digest
 

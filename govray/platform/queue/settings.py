@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
+from govray.governance.submission.register_client import RegisterDoor
 from govray.governance.submission.token_file import check_private, read_token
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
@@ -74,13 +75,6 @@ class RetrySection(_Section):
     longest_s: float = Field(default=600.0, gt=0, le=86400, description="The most of them.")
 
 
-class AttestorSection(_Section):
-    """The attestor, whose register is told of each submission and attempt."""
-
-    url: str = Field(pattern=r"^https?://[^\s/@]+/?$", description="The register's door.")
-    token_file: str = Field(min_length=1, description="A file of mode 0600 with its token.")
-
-
 class QueueFile(_Section):
     """The file."""
 
@@ -101,21 +95,9 @@ class QueueFile(_Section):
         default=None, description="What a run gets that was submitted without a folder."
     )
     retries: RetrySection = Field(default_factory=RetrySection)
-    attestor: AttestorSection | None = Field(
+    attestor: RegisterDoor | None = Field(
         default=None, description="Where attempts are registered, if an attestor signs."
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegisterDoor:
-    """The attestor's register, and the file of the token that it takes."""
-
-    url: str
-    token_file: Path
-
-    def token(self) -> str:
-        """The token, read now. Raises as `Queue.token`."""
-        return read_token(self.token_file, "the attestor's token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,18 +164,12 @@ def read_queue(path: Path) -> Queue:
         retries=Retries(**file.retries.model_dump()),
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,
-        attestor=RegisterDoor(
-            url=file.attestor.url.rstrip("/"),
-            token_file=Path(file.attestor.token_file).expanduser(),
-        )
-        if file.attestor
-        else None,
+        attestor=file.attestor,
     )
     if queue.token_file is not None:
         queue.check_address("token_file")
     if queue.attestor is not None:
-        here = "run the attestor on this machine"
-        check_private(queue.attestor.url, "attestor.token_file", where="attestor.url", do=here)
+        queue.attestor.check()
     return queue
 
 

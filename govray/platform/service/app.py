@@ -139,6 +139,7 @@ def create_app(
     app.state.measures = measures
     app.state.clock = clock
     app.state.check = check
+    app.state.register = settings.attestor.client() if settings.attestor else None
     app.state.streams = live_metrics.Streams(settings.max_streams)
     app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
     app.state.checks = CapacityLimiter(settings.max_checks)

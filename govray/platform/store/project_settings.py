@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from govray.errors import Refused, UsageError
+from govray.governance.formats.document import Digest
 from govray.governance.submission.yaml_overrides import Override, below, leaves, written
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -59,6 +60,13 @@ class ProjectSettings(BaseModel):
         max_length=MOST_NAMES,
         strict=False,
         description="depth policies that may be used, by digest or by name; all of them",
+    )
+    manifests: tuple[Digest, ...] | None = Field(
+        None,
+        max_length=MOST_NAMES,
+        strict=False,
+        description="prepared data that its runs may be attested over, by the digest of the "
+        "manifest; all",
     )
     tasks: tuple[TaskKind, ...] | None = Field(
         None,

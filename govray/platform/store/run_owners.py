@@ -12,6 +12,8 @@ import re
 from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
+from govray.governance.formats import canonical_json
+from govray.governance.submission.register_forms import SubmissionFacts
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags
 from govray.platform.store.tables import Experiment, Submission
 
@@ -23,6 +25,21 @@ RUN_KINDS = ("train", "tune")
 def run_name(row: Submission) -> str:
     """The folder of the one run or search that a submission becomes."""
     return f"{row.name}-search-{row.id}" if row.kind == "tune" else f"{row.name}-{row.id}"
+
+
+def submission_facts(row: Submission) -> SubmissionFacts:
+    """What the attestor's register is told of a submission, and asked about before it starts."""
+    return SubmissionFacts(
+        submission=row.id,
+        run=run_name(row),
+        kind=row.kind,
+        user=row.user,
+        project=row.project,
+        submitted=row.submitted,
+        config=canonical_json.sha256(row.config.encode()),
+        archive=row.archive,
+        policy=row.policy,
+    )
 
 
 def submission_of(session: Session, name: str) -> Submission | None:

@@ -61,7 +61,7 @@ def new_id(at: str, earlier: int) -> str:
     return f"s-{digits[:8]}-{digits[8:14]}-{place:02x}{secrets.token_hex(3)}"
 
 
-def submit(
+def draft(
     session: Session,
     *,
     kind: str,
@@ -80,7 +80,7 @@ def submit(
     request: tuple[str, str] | None = None,
     trace: str | None = None,
 ) -> Submission:
-    """Put an entry in the queue.
+    """An entry that is not in the queue yet, with an id of its own.
 
     Args:
         least: With how many slots it can go on, if it can give some back.
@@ -92,7 +92,7 @@ def submit(
             f"the file has {len(config)} characters, more than {LONGEST_CONFIG}", where=name
         )
     same_second = select(func.count()).where(col(Submission.submitted) == by.at)
-    row = Submission(
+    return Submission(
         id=new_id(by.at, session.exec(same_second).one()),
         kind=kind,
         name=name,
@@ -114,10 +114,19 @@ def submit(
         request_body=request[1] if request else None,
         trace=trace,
     )
+
+
+def put(session: Session, row: Submission, *, by: ChangedBy) -> Submission:
+    """Put a drafted entry in the queue."""
     session.add(row)
-    log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
+    log(session, by, "submission submitted", row.id, {"project": row.project, "kind": row.kind})
     session.flush()
     return row
+
+
+def submit(session: Session, *, by: ChangedBy, **given: Any) -> Submission:
+    """Put an entry in the queue: `draft` and `put`."""
+    return put(session, draft(session, by=by, **given), by=by)
 
 
 def repeated(session: Session, request: tuple[str, str]) -> Submission | None:

@@ -83,7 +83,7 @@ def write_model(
     with _model_folder(run) as folder:
         found = unsigned(run, folder, replays, outcomes=outcomes, stopped=stopped)
         headed = sign_head(found, by_hand(run, found, at=instant()), signer)
-        for name, content in headed.signed(signer).items():
+        for name, content in headed.signed([signer]).items():
             _put(folder / name, content)
     return run / model_folder.MODEL
 
@@ -95,15 +95,16 @@ def unsigned(
     *,
     outcomes: Sequence[bytes] = (),
     stopped: datetime | None = None,
-    prepared: Place | None = None,
+    prepared: Sequence[Place] | None = None,
 ) -> UnsignedModel:
     """Fill ``folder`` with a run's model, but for the two files that need the key.
 
     Args:
         replays: Evidence for level 2.
         outcomes: Second parties' signed outcomes that the replays name; copied to the model.
-        stopped: The run ended for good before its last step: attest its newest commit.
-        prepared: Where prepared data lie, if not where a run has them.
+        stopped: When the run ended for good, if that was before its last step: its newest commit
+            is the model.
+        prepared: The folders among which its data are, if not where a run has them.
 
     Returns:
         What is to be signed: what the run's folder says, and nothing from elsewhere.

@@ -7,7 +7,7 @@ key and no clock, but the prepared data in the run's storage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,19 +106,19 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
     )
 
 
-def prepared_folder(run: Place, record: RunRecord, below: Place | None = None) -> Place:
+def prepared_folder(run: Place, record: RunRecord, among: Sequence[Place] | None = None) -> Place:
     """The folder whose manifest is, byte for byte, the recorded one.
-    ``below``: where to look; by default where a run has its prepared data."""
-    places = [below] if below else prepared_places(run)
-    for storage in places:
-        found: list[Any] = [*storage.glob(f"[!.]*/{MANIFEST_FILE}")]
-        for manifest in sorted(found):
-            if manifest.read_bytes() == record.manifest:
-                prepared: Place = manifest.parent
-                return prepared
+    ``among``: where to look; by default where a run has its prepared data."""
+    if among is None:
+        places = prepared_places(run)
+        found: list[Any] = [each for at in places for each in at.glob(f"[!.]*/{MANIFEST_FILE}")]
+        among = [each.parent for each in sorted(found)]
+    for folder in among:
+        if (folder / MANIFEST_FILE).read_bytes() == record.manifest:
+            return folder
     raise CouldNotCheck(
         "the data that the run read is not here: no prepared folder has its manifest",
-        where=str(places[0]),
+        where=str(prepared_places(run)[0]),
         do="Do this where the run's storage is, or restore the folder; prepared again, it has "
         "another salt and so other rows",
     )

@@ -28,7 +28,7 @@ def test_what_is_signed_of_what_was_read_is_the_model_s_own(
     assert received == found
     operator = world.keys.operator
     headed = sign_head(received, EXECUTION, operator)
-    for name, content in headed.signed(operator).items():
+    for name, content in headed.signed([operator]).items():
         assert content == (untouched / name).read_bytes(), name
 
 

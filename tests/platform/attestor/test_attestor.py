@@ -37,7 +37,7 @@ from govray.platform.attestor.settings import read_settings
 from govray.train.checkpoint.storage import latest
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.clock import instant
-from tests.support.attesting import SECRET, SUBMISSION, Room, forms
+from tests.support.attesting import SECRET, SUBMISSION, Room, first_attempt, forms
 from tests.support.deployment import Deployment
 from tests.support.fork import KILLED, die, in_fork
 from tests.support.tree import ROOT
@@ -326,9 +326,8 @@ def test_nobody_s_model_is_taken_for_another_submission_s(room: Room) -> None:
         **{name: getattr(theirs, name) for name in AcceptanceForm.model_fields}
         | {"submission": "s-another"}
     )
-    register.accept(form, at=theirs.registered)
-    secret = f"sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}"
-    register.open("s-another", AttemptForm(number=1, secret=secret), at=theirs.registered)
+    register.accept(form, root=theirs.trust_root, at=theirs.registered)
+    register.open("s-another", first_attempt(form), at=theirs.registered)
     shutil.copytree(room.model, room.run / "model")
     for post in forms(room.run, theirs.registered):
         register.post("s-another", SECRET, post, at=format_time(instant()))

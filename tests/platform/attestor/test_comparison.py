@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from govray.errors import Refused
+from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.model_attestation import Claims
 from govray.governance.attestation.signing import UnsignedModel
-from govray.platform.attestor.comparison import compare, execution
-from govray.platform.attestor.register_tables import Accepted, Posted
-from tests.support.registered import acceptance, committed, digest
+from govray.governance.formats.document import format_time
+from govray.platform.attestor.comparison import SKEW, compare, execution, origin
+from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
+from tests.support.registered import acceptance, attempt, committed, digest
 from tests.support.world import AT, DIGEST, RUN, World
 
 REGISTERED = "2026-11-10T07:59:00Z"
@@ -31,12 +32,14 @@ def compared(truth: UnsignedModel, found: UnsignedModel) -> None:
     claims = truth.claims
     head = {"ledger_size": claims.ledger.size, "ledger_root": claims.ledger.root}
     post = committed(1, 10, **head, run=RUN, commit=DIGEST)
-    given = {"policy": claims.policy.digest, "trust_root": claims.trust_root.digest}
-    given |= {"manifests": (claims.manifest,), "submitted": REGISTERED}
-    register = Accepted(**dict(acceptance(**given | {"run": RUN})), registered=REGISTERED)
+    given = {"policy": claims.policy.digest, "manifests": (claims.manifest,)}
+    form = acceptance(**given | {"run": RUN})
+    root = claims.trust_root.digest
+    register = Accepted(**dict(form), registered=REGISTERED, trust_root=root)
+    first = Attempt(**dict(attempt(1, "one")), submission="s-1", opened=REGISTERED)
     last = Posted(**dict(post), submission="s-1", attempt=1, at=REGISTERED)
-    stated = execution(register, last, at=AT)
-    compare(found, stated, register, last, root=claims.trust_root.digest, at=AT)
+    stated = execution(register, first, last, at=AT)
+    compare(found, stated, register, last, at=AT)
 
 
 def test_the_truth_passes(found: UnsignedModel) -> None:
@@ -49,7 +52,7 @@ def test_the_truth_passes(found: UnsignedModel) -> None:
         ({"run": {"id": "run-of-another"}}, "run"),
         ({"trust_root": {"digest": ANOTHER}}, "trust root"),
         ({"policy": {"digest": ANOTHER}}, "policy"),
-        ({"manifest": ANOTHER}, "manifest"),
+        ({"manifest": ANOTHER}, "may not read its prepared data"),
         ({"ledger": {"size": 1}}, "ledger's size"),
         ({"ledger": {"root": ANOTHER}}, "ledger's root"),
         ({"assurance_level": "replayChecked"}, "assurance level"),
@@ -71,9 +74,43 @@ def test_a_lie_is_refused_by_its_name(
     assert "run-of-another" not in str(refused.value)
 
 
+def test_a_driver_s_clock_that_is_a_little_ahead_is_waited_for(found: UnsignedModel) -> None:
+    run = {"run": {"finished": format_time(AT + SKEW)}}
+    with pytest.raises(CouldNotCheck, match="300 s from now"):
+        compared(found, found.model_copy(update={"claims": changed(found.claims, run)}))
+
+
 def test_another_commit_is_refused(found: UnsignedModel) -> None:
     with pytest.raises(Refused, match="commit"):
         compared(found, found.model_copy(update={"commit": ANOTHER}))
+
+
+OWN: dict[str, Any] = {"own_code": True, "isolation": "run", "archive": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"own_code": False},
+        {"archive": ANOTHER},
+        {"pip": ANOTHER},
+        {"uv_lock": ANOTHER},
+        {"image": ANOTHER},
+        *({"isolation": each} for each in ("machine", "sharedCluster", "project")),
+    ],
+    ids=str,
+)
+def test_code_is_the_deployment_s_only_if_nothing_was_added(changes: dict[str, Any]) -> None:
+    assert origin_of() == "deployment"
+    assert origin_of(**changes) == "submitted"
+
+
+def origin_of(**changes: Any) -> str:
+    setup = {name: changes.pop(name) for name in [*changes] if name in ("pip", "uv_lock", "image")}
+    form = acceptance(**OWN | changes)
+    register = Accepted(**dict(form), registered=REGISTERED, trust_root=ANOTHER)
+    first = attempt(1, "one", **setup)
+    return origin(register, Attempt(**dict(first), submission="s-1", opened=REGISTERED))
 
 
 def changed(claims: Claims, lie: dict[str, Any]) -> Claims:

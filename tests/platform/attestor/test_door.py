@@ -18,6 +18,7 @@ from tests.support.registered import (
     RUN,
     SUBMISSION,
     TOKEN,
+    TRUST_ROOT,
     acceptance,
     attempt,
     committed,
@@ -35,7 +36,7 @@ JOB = {"Authorization": "Bearer one"}
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
     register = Register(f"sqlite:///{tmp_path}/register.db")
-    app = register_door(register, TOKEN, lambda: NOW)
+    app = register_door(register, TOKEN, TRUST_ROOT, lambda: NOW)
     yield TestClient(app, raise_server_exceptions=False)
     register.close()
 
@@ -53,10 +54,10 @@ def filled(client: TestClient) -> None:
 def test_a_submission_is_told_and_shown(client: TestClient) -> None:
     filled(client)
     shown = client.get(ONE, headers=SERVICE).json()
-    assert shown["accepted"] == acceptance().to_json() | {"registered": "2026-11-24T09:00:00Z"}
-    assert shown["attempts"] == [
-        {"number": 1, "submission": SUBMISSION, "opened": "2026-11-24T09:00:00Z"}
-    ]
+    own = {"registered": "2026-11-24T09:00:00Z", "trustRoot": TRUST_ROOT}
+    assert shown["accepted"] == acceptance().to_json() | own
+    opened = {"number": 1, "submission": SUBMISSION, "opened": "2026-11-24T09:00:00Z"}
+    assert shown["attempts"] == [opened | {"facts": acceptance().facts_digest}]
     [run] = shown["runs"]
     assert (run["run"], run["lastCommit"]["commit"]) == (RUN, digest("commit 5"))
     told = client.get(f"{ONE}/runs/{RUN}", headers=JOB).json()
@@ -132,7 +133,7 @@ def test_a_form_is_strict(client: TestClient, body: bytes, status: int) -> None:
         {"submission": "../s"},
         {"run": "a/b"},
         {"isolation": "none"},
-        {"limits": '{"b":1, "a":2}'},
+        {"trustRoot": TRUST_ROOT},
         {"submitted": "yesterday"},
         {"config": "sha256:1"},
     ],

@@ -11,12 +11,15 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
-from govray.governance.submission.register_forms import Flagged
+from govray.governance.submission.register_forms import Flagged, NotAccepted
+from govray.platform.attestor import register as register_module
+from govray.platform.attestor import register_rules
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
 from govray.platform.attestor.register_tables import Attested
 from tests.support.registered import (
     RUN,
     SUBMISSION,
+    TRUST_ROOT,
     acceptance,
     attempt,
     committed,
@@ -30,18 +33,18 @@ AT, LATER = "2026-11-24T09:00:00Z", "2026-11-24T10:00:00Z"
 @pytest.fixture
 def register(empty_url: str) -> Iterator[Register]:
     made = Register(empty_url)
-    made.accept(acceptance(), at=AT)
+    made.accept(acceptance(), root=TRUST_ROOT, at=AT)
     made.open(SUBMISSION, attempt(1, "one"), at=AT)
     yield made
     made.close()
 
 
 def test_a_submission_is_accepted_once(register: Register) -> None:
-    again = register.accept(acceptance(), at=LATER)
+    again = register.accept(acceptance(), root=digest("newer root"), at=LATER)
     assert again == register.accepted(SUBMISSION)
-    assert again.registered == AT
+    assert (again.registered, again.trust_root) == (AT, TRUST_ROOT)
     with pytest.raises(Refused, match="registered otherwise"):
-        register.accept(acceptance(user="eve"), at=LATER)
+        register.accept(acceptance(user="eve"), root=TRUST_ROOT, at=LATER)
     assert register.accepted(SUBMISSION).user == "ada"
     with pytest.raises(Unregistered):
         register.accepted("s-2")
@@ -100,6 +103,31 @@ def test_what_only_says_too_little_is_refused_and_flags_nobody(register: Registe
     assert register.attempts(SUBMISSION)[0].flagged is None
 
 
+def test_an_attempt_starts_from_what_was_accepted(register: Register) -> None:
+    """Store rows that change later do not count."""
+    changed = attempt(2, "two", facts=acceptance(user="eve").facts_digest)
+    with pytest.raises(NotAccepted, match="other facts than were accepted"):
+        register.open(SUBMISSION, changed, at=LATER)
+    with pytest.raises(NotAccepted, match="other packages than the attempts before"):
+        register.open(SUBMISSION, attempt(2, "two", pip=digest("pip")), at=LATER)
+    with pytest.raises(NotAccepted, match="nobody registered it"):
+        register.open("s-2", attempt(1, "two"), at=LATER)
+    assert len(register.attempts(SUBMISSION)) == 1
+    assert register.open(SUBMISSION, attempt(2, "two"), at=LATER).number == 2  # negative control
+
+
+def test_runs_and_posts_are_bounded(register: Register, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(register_module, "MOST_RUNS", 0)
+    with pytest.raises(Refused, match="it has 0 runs already"):
+        register.post(SUBMISSION, "one", started(), at=AT)
+    monkeypatch.setattr(register_module, "MOST_RUNS", 1)
+    register.post(SUBMISSION, "one", started(), at=AT)
+    register.post(SUBMISSION, "one", committed(1, 1), at=AT)
+    monkeypatch.setattr(register_rules, "MOST_POSTS", 2)
+    with pytest.raises(Refused, match="posted 2 times"):
+        register.post(SUBMISSION, "one", committed(2, 2, digest("commit 1")), at=AT)
+
+
 def test_an_attempt_has_another_secret_until_it_posts(register: Register) -> None:
     register.open(SUBMISSION, attempt(1, "other"), at=LATER)
     with pytest.raises(UnknownSecret):
@@ -142,7 +170,7 @@ def test_of_two_that_post_at_once_one_is_flagged(register: Register) -> None:
 
 def _accepts(register: Register, form: object) -> bool:
     try:
-        register.accept(form, at=AT)  # type: ignore[arg-type]
+        register.accept(form, root=TRUST_ROOT, at=AT)  # type: ignore[arg-type]
     except Refused:
         return False
     return True

@@ -12,7 +12,15 @@ from govray.governance.submission.register_forms import CommitPosition
 from govray.platform.attestor.register_rules import NOWHERE, belongs, extends, opens, takes
 from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
 from govray.train.run_folder.run_names import trial_name
-from tests.support.registered import RUN, acceptance, attempt, committed, digest, started
+from tests.support.registered import (
+    RUN,
+    TRUST_ROOT,
+    acceptance,
+    attempt,
+    committed,
+    digest,
+    started,
+)
 
 AT = "2026-11-24T09:00:00Z"
 
@@ -197,7 +205,8 @@ def test_a_position_is_its_five_fields() -> None:
 
 def test_a_submission_posts_of_its_own_run_and_its_search_s_trials_alone() -> None:
     train, search = (
-        Accepted(**dict(acceptance(kind=kind)), registered=AT) for kind in ("train", "tune")
+        Accepted(**dict(acceptance(kind=kind)), registered=AT, trust_root=TRUST_ROOT)
+        for kind in ("train", "tune")
     )
     trial = trial_name(RUN, 3)
     assert belongs(train, RUN)

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from govray.governance.submission.register_forms import SECRET
+from govray.governance.submission.register_client import RegisterClient
+from govray.governance.submission.register_forms import SECRET, AcceptanceForm
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.register_tables import Attested
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
+from govray.platform.store.run_owners import submission_facts
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
-from tests.support.registered import RUN, TOKEN, digest, door, started
+from tests.support.registered import RUN, TOKEN, TRUST_ROOT, digest, door, started
 
 
 def row(**more: Any) -> Submission:
@@ -27,9 +29,15 @@ def row(**more: Any) -> Submission:
     return Submission(**given | more)
 
 
+def queue_of(address: str, token: str = TOKEN) -> AttestorRegister:
+    return AttestorRegister(RegisterClient(address, token))
+
+
 @pytest.fixture
 def register(tmp_path: Path) -> Iterator[Register]:
     made = Register(f"sqlite:///{tmp_path}/register.db")
+    form = AcceptanceForm(**dict(submission_facts(row())), isolation="sharedCluster")
+    made.accept(form, root=TRUST_ROOT, at="2026-11-24T09:00:00Z")
     yield made
     made.close()
 
@@ -42,7 +50,7 @@ def address(register: Register) -> Iterator[str]:
 
 def test_a_start_that_is_repeated_replaces_the_secret(register: Register, address: str) -> None:
     """The queue died between the register and the cluster: no job has the first secret."""
-    queue = AttestorRegister(address, TOKEN)
+    queue = queue_of(address)
     first = queue.variables(row(), {})[SECRET]
     again = queue.variables(row(), {})[SECRET]
     [opened] = register.attempts("s-1")
@@ -53,7 +61,7 @@ def test_a_start_that_is_repeated_replaces_the_secret(register: Register, addres
 def test_an_attempt_that_has_posted_is_gone_and_the_next_is_opened(
     register: Register, address: str
 ) -> None:
-    queue = AttestorRegister(address, TOKEN)
+    queue = queue_of(address)
     secret = queue.variables(row(), {})[SECRET]
     register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
     with pytest.raises(AttemptGone, match="has posted with another secret"):
@@ -63,27 +71,27 @@ def test_an_attempt_that_has_posted_is_gone_and_the_next_is_opened(
         queue.variables(row(), {})
 
 
-def test_a_row_that_was_changed_since_is_refused(register: Register, address: str) -> None:
-    """Store rows that change later do not count."""
-    queue = AttestorRegister(address, TOKEN)
-    queue.variables(row(), {})
-    with pytest.raises(JobRefused, match="registered otherwise"):
-        queue.variables(row(user="eve", attempt=2), {})
-    assert register.accepted("s-1").user == "ada"
-    assert len(register.attempts("s-1")) == 1
+def test_a_row_that_is_not_what_was_accepted_starts_nothing(
+    register: Register, address: str
+) -> None:
+    queue = queue_of(address)
+    for changed in ({"user": "eve"}, {"config": "a: 2"}, {"archive": digest("a")}, {"id": "s-2"}):
+        with pytest.raises(JobRefused, match="the attestor's register refuses it"):
+            queue.variables(row(**changed), {})
+    assert register.attempts("s-1") == ()
 
 
 def test_without_an_answer_nothing_starts(address: str) -> None:
     with pytest.raises(Unreachable, match="answers 401"):
-        AttestorRegister(address, "another token").variables(row(), {})
+        queue_of(address, "another token").variables(row(), {})
     with pytest.raises(Unreachable, match="does not answer"):
-        AttestorRegister("http://127.0.0.1:9", TOKEN).variables(row(), {})
+        queue_of("http://127.0.0.1:9").variables(row(), {})
     with pytest.raises(Unreachable, match="answers 404"):
-        AttestorRegister(f"{address}/elsewhere", TOKEN).variables(row(), {})
+        queue_of(f"{address}/elsewhere").variables(row(), {})
 
 
 def test_what_was_decided_is_asked_for_by_submission(register: Register, address: str) -> None:
-    queue = AttestorRegister(address, TOKEN)
+    queue = queue_of(address)
     secret = queue.variables(row(), {})[SECRET]
     register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
     assert queue.decided(row()) is None

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sqlmodel import Session
 import govray
 from govray.governance.record.ledger import Leaf, read_leaves
 from govray.governance.submission.code_archive import archive_folder
+from govray.governance.submission.register_client import RegisterDoor
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.queue_order import SlotLimits
@@ -36,7 +38,7 @@ from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
 from govray.train.state import snapshot
 from tests.support import slow_while
-from tests.support.attesting import attestor_of
+from tests.support.attesting import attestor_of, root_digest
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.people import serve
@@ -111,15 +113,18 @@ def test_from_the_queue_to_a_verified_model(
     url = f"sqlite:///{tmp_path / 'queue.db'}"
     open_store(url, create=True).dispose()
     register = Register(f"sqlite:///{tmp_path / 'register.db'}")
-    with (
-        serve(url) as service,
-        door(register) as address,
-        ray_nodes(forked, workers=0, cpus=2) as nodes,
-    ):
+    (token := tmp_path / "token").write_text(TOKEN)
+    token.chmod(0o600)
+    with ExitStack() as open_:
+        address = open_.enter_context(door(register, root_digest(here)))
+        at = RegisterDoor(url=address, token_file=str(token))
+        service = open_.enter_context(serve(url, attestor=at))
+        nodes = open_.enter_context(ray_nodes(forked, workers=0, cpus=2))
         answer = service.client("engineer").post("/v1/experiments", json=asked)
         assert answer.status_code == 201, answer.text
         id = answer.json()["id"]
-        told = AttestorRegister(address, TOKEN)
+        assert register.accepted(id).user == "engineer"
+        told = AttestorRegister(at.client())
         reconciler = Reconciler(
             service.engine,
             RayJobs(nodes.dashboard, storage, register=told),

@@ -18,17 +18,19 @@ from govray.governance.attestation.environment import SETUP
 from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_folder
 from govray.governance.submission.pool_labels import POOL_LABELS
-from govray.governance.submission.register_forms import ADDRESS, SECRET
+from govray.governance.submission.register_client import RegisterClient
+from govray.governance.submission.register_forms import ADDRESS, SECRET, AcceptanceForm
 from govray.governance.submission.submission import read_submission
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import Unreachable, entrypoint
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
+from govray.platform.store.run_owners import submission_facts
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
-from tests.support.registered import TOKEN, digest, door
+from tests.support.registered import TOKEN, TRUST_ROOT, digest, door
 from tests.support.tree import ROOT
 
 CONFIG_TEXT = "name: tiny\n"
@@ -279,12 +281,14 @@ def test_an_attempt_is_registered_before_its_job_starts(
     """With the digest of its secret; the job alone gets the secret."""
     register = Register(f"sqlite:///{tmp_path}/register.db")
     setup = {SETUP: canonical_json.encode({"pip": digest("pip")}).decode(), "OWN": "1"}
+    form = AcceptanceForm(**dict(submission_facts(row(storage))), isolation="sharedCluster")
+    register.accept(form, root=TRUST_ROOT, at="2026-11-24T09:00:00Z")
     with door(register) as address:
         cluster = RayJobs(
             dashboard.address,
             storage,
             runtime_env=lambda row, folder: {"working_dir": str(folder), "env_vars": setup},
-            register=AttestorRegister(address, TOKEN),
+            register=AttestorRegister(RegisterClient(address, TOKEN)),
         )
         cluster.start(row(storage))
         [asked] = dashboard.jobs.values()
@@ -293,10 +297,9 @@ def test_an_attempt_is_registered_before_its_job_starts(
         assert given[ADDRESS] == f"{address}/v1/register/submissions/s-1"
         [opened] = register.attempts("s-1")
         assert (opened.number, opened.secret) == (1, digest(given[SECRET]))
-        accepted = register.accepted("s-1")
-        assert (accepted.user, accepted.project, accepted.run) == ("ada", "research", "tiny-s-1")
-        assert (accepted.config, accepted.pip) == (digest(CONFIG_TEXT), digest("pip"))
-        assert (accepted.archive, accepted.isolation) == (row(storage).archive, "sharedCluster")
+        assert (opened.facts, opened.pip) == (form.facts_digest, digest("pip"))
+        assert (form.user, form.project, form.run) == ("ada", "research", "tiny-s-1")
+        assert (form.config, form.archive) == (digest(CONFIG_TEXT), row(storage).archive)
         # A job that is there is left alone, its attempt too.
         cluster.start(row(storage))
         assert register.attempts("s-1") == (opened,)

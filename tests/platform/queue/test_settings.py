@@ -113,10 +113,11 @@ def test_the_attestor_has_a_token_of_its_own(tmp_path: Path) -> None:
     here = section.replace("URL", "http://127.0.0.1:8686/")
     attestor = read_queue(written(tmp_path, GOOD + here)).attestor
     assert attestor is not None
-    assert (attestor.url, attestor.token()) == ("http://127.0.0.1:8686", "t" * 40)
+    at = attestor.client().address("s-1")
+    assert at == "http://127.0.0.1:8686/v1/register/submissions/s-1"
     token.chmod(0o644)
     with pytest.raises(Refused, match="others than its owner may read the attestor's token"):
-        attestor.token()
+        attestor.client()
     far = section.replace("URL", "http://attestor:8686")
     with pytest.raises(Refused, match="would be sent to http://attestor:8686 in"):
         read_queue(written(tmp_path, GOOD + far))

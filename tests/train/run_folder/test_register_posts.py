@@ -28,10 +28,11 @@ from govray.train.state import resume_point
 from govray.train.state.cloning import clone
 from govray.train.state.snapshot import committed_folders
 from tests.support.deployment import Deployment
-from tests.support.registered import RUN, SUBMISSION, acceptance, attempt, digest, door
+from tests.support.registered import RUN, SUBMISSION, TRUST_ROOT, acceptance, attempt, digest, door
 from tests.support.solo import run_here
 
 AT = "2026-11-24T09:00:00Z"
+TUNE = acceptance(kind="tune")  # which has trials, too
 ONE = Submission(id=SUBMISSION, user="ada", project="research", submitted=AT)
 
 
@@ -48,7 +49,8 @@ class Job:
         """Open the next attempt, and give this process what its job is given."""
         self.attempts += 1
         secret = f"secret {self.attempts}"
-        self.register.open(SUBMISSION, attempt(self.attempts, secret), at=AT)
+        form = attempt(self.attempts, secret, facts=TUNE.facts_digest)
+        self.register.open(SUBMISSION, form, at=AT)
         patch.setenv(ADDRESS, self.address)
         patch.setenv(SECRET, secret)
 
@@ -83,7 +85,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     run_here(monkeypatch)
     monkeypatch.setattr(register_posts, "WAITS_S", (0.01,))
     register = Register(f"sqlite:///{tmp_path}/register.db")
-    register.accept(acceptance(kind="tune"), at=AT)  # which has trials, too
+    register.accept(TUNE, root=TRUST_ROOT, at=AT)
     with door(register) as address:
         made = Job(Deployment(tmp_path / "here"), register, address)
         made.environment(monkeypatch)

@@ -17,8 +17,10 @@ from typing import Any, Literal, TypeAlias
 from sqlmodel import Session, col, select
 
 from govray import traces
-from govray.errors import GovrayError
+from govray.errors import GovrayError, InfrastructureFailed
 from govray.governance.formats import canonical_json
+from govray.governance.submission.register_client import RegisterClient
+from govray.governance.submission.register_forms import AcceptanceForm
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.experiment_check import (
@@ -38,7 +40,7 @@ from govray.platform.service.visible.visibility import experiments, find_policy,
 from govray.platform.store import submissions, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import Wanted
-from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.run_owners import RUN_KINDS, submission_facts
 from govray.platform.store.tables import Submission
 
 Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag", "open"]
@@ -216,20 +218,31 @@ def forked(session: Session, caller: Caller, id_: str) -> Submission:
     return row
 
 
-def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Submission:
-    """Put what is asked for into the queue, once for each key. Raises `Problem`: as `prepare`; or
-    422, the key came with another body before."""
+def submit(
+    session: Session,
+    caller: Caller,
+    asked: Asked,
+    check: Check | None,
+    register: RegisterClient | None,
+) -> Submission:
+    """Put what is asked for into the queue, once for each key.
+
+    The attestor's register is told first. So what it has not, is not in the queue, and what is
+    changed in the store later starts no job. What it has, and is not in the queue, starts none.
+
+    Raises:
+        Problem: As `prepare`. 422, the key came with another body before. 503, the attestor's
+            register does not answer.
+    """
     body = {name: value for name, value in vars(asked).items() if name != "key"}
     request = keyed(caller, asked.key, body)
     if request is not None and (row := repeated(session, request)) is not None:
         return row
     ready = prepare(session, caller, asked, check)
-    begin_writing(session)  # of two with one key the second finds the first
-    if request is not None and (row := repeated(session, request)) is not None:
-        return row
+    by = project_rules.changed_by(caller)
     try:
         with traces.span("submission") as span:
-            row = submissions.submit(
+            row = submissions.draft(
                 session,
                 kind=ready.facts.kind,
                 name=ready.facts.name,
@@ -237,7 +250,7 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
                 config=ready.text,
                 slots=ready.facts.slots,
                 least=ready.facts.least,
-                by=project_rules.changed_by(caller),
+                by=by,
                 pool=ready.pool,
                 priority=ready.priority,
                 policy=ready.policy,
@@ -250,8 +263,38 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
             span.set(govray_submission=row.id, govray_kind=row.kind)
     except GovrayError as error:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
+    if register is not None:
+        _register(session, register, row, own_code=ready.facts.own_code)
+    begin_writing(session)  # of two with one key the second finds the first
+    if request is not None and (first := repeated(session, request)) is not None:
+        return first
+    submissions.put(session, row, by=by)
     session.commit()
     return row
+
+
+def _register(
+    session: Session, register: RegisterClient, row: Submission, *, own_code: bool
+) -> None:
+    """Tell the attestor's register what is accepted. A plain Ray cluster is shared."""
+    project = session.get(tables.Project, row.project)
+    manifests = project_rules.settings_of(project).manifests if project else None
+    form = AcceptanceForm(
+        **dict(submission_facts(row)),
+        manifests=manifests or (),
+        own_code=own_code,
+        isolation="sharedCluster",
+    )
+    try:
+        register.accept(form)
+    except InfrastructureFailed as error:
+        raise Problem(
+            503,
+            "The attestor does not answer",
+            "What is submitted is registered with the attestor first, which does not answer",
+            "Nothing was submitted. Try again, or ask the operator to look at the attestor",
+            headers={"Retry-After": "5"},
+        ) from error
 
 
 def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:

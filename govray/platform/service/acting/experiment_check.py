@@ -80,6 +80,10 @@ class ExperimentFacts(Protocol):
         """Of its pool's queue."""
 
     @property
+    def own_code(self) -> bool:
+        """Whether it names no code but govray's and torch's optimizers."""
+
+    @property
     def unknown(self) -> Sequence[str]:
         """What the file does not say."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from govray.errors import UsageError
+from govray.governance.submission.register_client import RegisterDoor
 from govray.platform.service.http.origin import TaskOrigins
 from govray.storage.place import Place
 
@@ -92,6 +93,7 @@ class Settings:
         max_streams: Live streams at the same time.
         tasks: Where notebooks, shells and TensorBoard are shown; without it, nowhere.
         cases: How rights holders' cases are answered; without it, there are none.
+        attestor: The attestor's register, which is told of each submission that becomes a run.
     """
 
     store: str
@@ -112,6 +114,7 @@ class Settings:
     max_streams: int = 64
     tasks: TaskOrigins | None = None
     cases: CaseSettings | None = None
+    attestor: RegisterDoor | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.max_body, self.max_stranger_body, self.max_checks, self.max_streams)

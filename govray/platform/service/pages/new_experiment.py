@@ -130,8 +130,9 @@ def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
 def submit(visit: VisitDep, fields: FormDep) -> Response:
     filled = _filled(fields)
     try:
+        state = visit.request.app.state
         row = acting.submit(
-            visit.session, visit.caller, filled.asked(), visit.request.app.state.check
+            visit.session, visit.caller, filled.asked(), state.check, state.register
         )
     except (Problem, Refused) as error:
         return _again(visit, filled, error)

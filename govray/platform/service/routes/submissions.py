@@ -220,10 +220,9 @@ def submit_experiment(
     Errors of the file name the line and the field. Nothing runs yet: the entry waits until the
     cluster's reconciler has room for it.
     """
-    archives.check_there(visit.request.app.state.settings.storage, new.archive)
-    row = acting.submit(
-        visit.session, visit.caller, _asked(new, key), visit.request.app.state.check
-    )
+    state = visit.request.app.state
+    archives.check_there(state.settings.storage, new.archive)
+    row = acting.submit(visit.session, visit.caller, _asked(new, key), state.check, state.register)
     return answer(visit, row)
 
 

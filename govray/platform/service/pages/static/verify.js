@@ -368,8 +368,8 @@ function execution(run, step) {
   const { document, input } = run;
   const { execution: stated, environment, policy: under } = document;
   const { started, finished } = document.run;
-  const { submitted, registered, attested, code, isolation } = stated;
-  const times = [submitted ?? registered, registered, started, finished, attested, input.at];
+  const { registered, attested, code, isolation } = stated;
+  const times = [registered, started, finished, attested, input.at];
   if (times.some((at, i) => i > 0 && at < times[i - 1])) throw new Error("times out of order");
   if (stated.policy && stated.policy !== under.digest) {
     throw new Error("it was submitted under another policy");
