@@ -22,6 +22,7 @@ ENTRIES = (
     ("yesterdays", _S.COMPLETED, "ada", 2, 0),
 )
 """Name, state, user, slots, priority."""
+WHY_NOT = "its ledger's root is not the registered one"
 
 
 def add_queue(session: Session, run: str) -> None:
@@ -35,6 +36,8 @@ def add_queue(session: Session, run: str) -> None:
             row.finished = "2026-11-20T17:00:00Z"
         if state == _S.ERROR:
             row.why = "the pool has 16 slots, and it asks for 64"
+        if state == _S.COMPLETED:
+            row.attested, row.not_attested = "NOT_ATTESTED", WHY_NOT
         if number == 0:
             row.run = run
             row.cap, row.held, row.gives_to = 1, 1, "s-20261120-110000-0a1b2c3d"
@@ -47,6 +50,7 @@ def add_hostile_entries(session: Session, text: str) -> str:
     ended = made[1]
     ended.state, ended.why, ended.job, ended.archive = _S.ERROR, text, text, text
     ended.run, ended.policy, ended.tags = text, text, [text]
+    ended.attested, ended.not_attested = "NOT_ATTESTED", text
     made[0].state, made[0].cap, made[0].gives_to = _S.RUNNING, 0, text
     task = _entry(session, "22", text, text, 1, 0, pool=text, config=text)
     task.kind, task.state, task.why = "notebook", _S.RUNNING, text

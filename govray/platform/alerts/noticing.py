@@ -199,31 +199,36 @@ def _decided(session: Session, at: str, most: int, ahead: timedelta) -> Iterator
 
 
 def _submissions(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
-    s, kind = Submission, "submission.error"
+    """Submissions that ended in an error, and those whose model the attestor did not sign."""
+    s = Submission
     mark: Any = cast(col(s.attempt), String)
-    rows = session.exec(
-        select(s)
-        .where(col(s.state) == SubmissionState.ERROR, _unnoticed(kind, col(s.id), mark))
-        .order_by(col(s.submitted), col(s.id))
-        .limit(most)
-    ).all()
-    for row in rows:
-        data = {
-            "submission": row.id,
-            "name": row.name,
-            "user": row.user,
-            "attempt": row.attempt,
-            "run": row.run,
-            "why": _short(row.why),
-        }
-        yield _Found(
-            kind=kind,
-            subject=row.id,
-            mark=str(row.attempt),
-            at=row.finished,
-            project=row.project,
-            data=data,
-        )
+    for kind, which, why in (
+        ("submission.error", col(s.state) == SubmissionState.ERROR, col(s.why)),
+        ("submission.not_attested", col(s.attested) == "NOT_ATTESTED", col(s.not_attested)),
+    ):
+        rows = session.execute(
+            select(s, why)
+            .where(which, _unnoticed(kind, col(s.id), mark))
+            .order_by(col(s.submitted), col(s.id))
+            .limit(most)
+        ).all()
+        for row, reason in rows:
+            data = {
+                "submission": row.id,
+                "name": row.name,
+                "user": row.user,
+                "attempt": row.attempt,
+                "run": row.run,
+                "why": _short(reason),
+            }
+            yield _Found(
+                kind=kind,
+                subject=row.id,
+                mark=str(row.attempt),
+                at=row.finished if kind == "submission.error" else None,
+                project=row.project,
+                data=data,
+            )
 
 
 def _credentials(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:

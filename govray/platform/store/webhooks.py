@@ -37,6 +37,7 @@ Kind = Literal[
     "run.log",
     "search.completed",
     "submission.error",
+    "submission.not_attested",
     "credential.expiring",
     "model.unverified",
     "model.verified",

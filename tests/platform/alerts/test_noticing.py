@@ -50,6 +50,9 @@ def everything(session: Session) -> None:
     experiment(session, "search", kind="search", state=ExperimentState.COMPLETED, finished=LATER)
     submission(session, "s-1", SubmissionState.ERROR)
     submission(session, "s-2", SubmissionState.QUEUED)
+    unsigned = {"attested": "NOT_ATTESTED", "not_attested": "a link"}
+    submission(session, "s-3", SubmissionState.COMPLETED, **unsigned)
+    submission(session, "s-4", SubmissionState.COMPLETED, attested="ATTESTED")
     credential(session, "acme", "old", "2026-11-25T00:00:00Z")
     credential(session, "acme", "new", "2027-11-25T00:00:00Z")
     credential(session, "beta", "last", "2026-12-01T00:00:00Z")
@@ -81,6 +84,7 @@ EVERY = {
     ("run.log", "going"),
     ("search.completed", "search"),
     ("submission.error", "s-1"),
+    ("submission.not_attested", "s-3"),
     ("credential.expiring", "beta"),
     ("model.unverified", "sha256:a"),
     ("model.verified", "sha256:a"),
@@ -96,6 +100,8 @@ def test_every_kind_is_noticed_and_nothing_else(store: Engine) -> None:
         assert len(alerts) == len(EVERY) + 1  # two outcomes that are not verified
         for row in alerts:
             assert row.id == event_id(row.kind, row.subject, row.mark)
+        [unsigned] = [row for row in alerts if row.kind == "submission.not_attested"]
+        assert (unsigned.at, unsigned.data["why"]) == (LATER, "a link")
         [broken] = [row for row in alerts if row.kind == "run.error"]
         assert (broken.project, broken.at, broken.data["why"]) == ("other", LATER, "rank 1 died")
 

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from govray.governance.attestation import model_folder
+from tests.support.queue_shown import WHY_NOT
 from tests.support.shown import RECORD
 from tests.support.site import Site, give, open_model, paths, reading, serious, settled
 
@@ -42,6 +43,13 @@ def test_pages_are_whole_quiet_and_accessible(
             assert wide <= width, f"{name} is {wide} pixels wide"
             found = serious(page) if all_by_axe or name in COLOURED else []
             assert found == [], f"{name}: {json.dumps(found)[:2000]}"
+
+
+def test_a_submission_says_that_its_model_was_not_signed_and_why(site: Site) -> None:
+    with reading(site) as page:
+        page.goto(site.open + "/submissions")
+        page.get_by_role("link", name="yesterdays").click()
+        expect(page.locator("dl.facts").first).to_contain_text(f"NOT_ATTESTED: {WHY_NOT}")
 
 
 def test_axe_finds_what_is_wrong(site: Site) -> None:
