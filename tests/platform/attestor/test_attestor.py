@@ -26,7 +26,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
-from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm
+from govray.governance.submission.register_forms import AcceptanceForm
 from govray.platform.attestor import attestor as module
 from govray.platform.attestor.attestor import MOST_TRIES, Attestor
 from govray.platform.attestor.confinement import ParserLimits
