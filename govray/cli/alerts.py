@@ -62,6 +62,7 @@ def run(
     import socket
     import threading
 
+    from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.alerts.delivery import Deliverer
     from govray.platform.alerts.rounds import Rounds
     from govray.platform.store.database import open_store
@@ -71,6 +72,7 @@ def run(
         raise UsageError(
             "--trust-root and --revocations are for --verify-every", do="Give it, or leave both"
         )
+    keep_memory()
     with opened_session(store) as session:
         key = indexing_key(session, store)
     holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -31,7 +31,6 @@ def watch(file: Path, *, once: bool) -> None:
     from govray.governance.submission.token_file import SHORTEST, read_token
     from govray.governance.trust.trust_state import TrustState
     from govray.platform.attestor.attestor import Attestor, check_keys
-    from govray.platform.attestor.confinement import keep_secret
     from govray.platform.attestor.door import register_door
     from govray.platform.attestor.parser import confined, refuse_readable
     from govray.platform.attestor.register import Register
@@ -41,7 +40,6 @@ def watch(file: Path, *, once: bool) -> None:
     settings = read_settings(file)
     for secret in settings.secrets:
         refuse_readable(secret, (settings.prepared,))
-    keep_secret()
     signers = tuple(signing_key.load(each, settings.key_password_file) for each in settings.keys)
     token = read_token(settings.token_file, "the register's token", shortest=SHORTEST)
     trust = TrustState.load(settings.trust_root.read_bytes(), at=instant())

@@ -56,6 +56,7 @@ def run(
     from threading import Event
 
     from govray.cli.init import deployment
+    from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.queue.attestor_register import AttestorRegister
     from govray.platform.queue.outcome import committed_below
     from govray.platform.queue.ray_jobs import RayJobs
@@ -66,6 +67,7 @@ def run(
     from govray.storage.place import place
     from govray.train.run_folder.clock import instant
 
+    keep_memory()
     tell = _teller(log_format)
     queue = read_queue(file)
     storage = place(queue.storage)

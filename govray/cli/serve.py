@@ -130,6 +130,7 @@ def serve(
     from sqlmodel import Session, col, select
 
     from govray.cli.task_proxy import serving_tasks, task_origins
+    from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.service.acting.case_desk import read_cases
     from govray.platform.service.app import create_app
     from govray.platform.service.http.prometheus import Registered
@@ -141,6 +142,7 @@ def serve(
 
     if log_format not in ("text", "json"):
         raise UsageError(f"{log_format[:40]!r} is neither text nor json", where="--log-format")
+    keep_memory()
     local = is_loopback(host)
     if no_auth and not local:
         raise Refused(

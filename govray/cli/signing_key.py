@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 def load(key: str, password_file: Path | None) -> Signer:
     from govray.governance.formats.keys import read_password
+    from govray.governance.signers.kept_memory import keep_memory
     from govray.governance.signers.key_reference import open_signer
 
+    keep_memory()
     if password_file is not None:
         return open_signer(key, password=read_password(password_file))
     return open_signer(key, password=_ask)

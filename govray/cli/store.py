@@ -147,6 +147,7 @@ def rebuild(
     """
     from sqlmodel import Session
 
+    from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.indexing.indexer import LEFT_OUT, IndexReport, why_left_out
     from govray.platform.indexing.model_rows import index_folder
     from govray.platform.store.database import open_store
@@ -154,6 +155,7 @@ def rebuild(
     from govray.platform.store.rebuild import registered_folders
     from govray.platform.store.store_secret import load_key
 
+    keep_memory()
     whole = IndexReport()
     key = load_key(store)  # also a new one: the old index goes
     settings = [
@@ -262,8 +264,10 @@ def indexing_settings(
 
 def _key(store: str) -> bytes:
     """The secret that ``store`` is indexed under, made where nothing is indexed yet."""
+    from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.store.store_secret import indexing_key
 
+    keep_memory()
     with opened_session(store, create=True) as session:
         return indexing_key(session, store)
 

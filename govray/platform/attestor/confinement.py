@@ -6,12 +6,8 @@ It runs govray's own code up to there, so it can be trusted to ask.
 
 Only the calling thread is bound, and what it starts. So a process with threads is refused.
 
-`keep_secret` is for the process that has the key: no other process of its account may look into its
-memory, and it leaves no core.
-
 Sources: landlock(7), Landlock ABI 1 to 6; seccomp(2) and Linux's ``Documentation/userspace-api/
-seccomp_filter.rst``; prctl(2), PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE and PR_SET_PDEATHSIG;
-setrlimit(2).
+seccomp_filter.rst``; prctl(2), PR_SET_NO_NEW_PRIVS and PR_SET_PDEATHSIG; setrlimit(2).
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from govray.errors import Refused
+from govray.governance.signers.kept_memory import prctl
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _VERSION = 1
@@ -38,7 +35,7 @@ _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract sockets, signals
 
-_NO_NEW_PRIVS, _DUMPABLE, _DEATH_SIGNAL, _SECCOMP, _FILTER = 38, 4, 1, 22, 2
+_NO_NEW_PRIVS, _DEATH_SIGNAL, _SECCOMP, _FILTER = 38, 1, 22, 2
 
 _ARCHITECTURES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "x86_64": (
@@ -113,15 +110,9 @@ def confine(*, read: Sequence[Path], write: Sequence[Path], limits: ParserLimits
     _refuse_calls()
 
 
-def keep_secret() -> None:
-    """Let no other process of this account read this one's memory, now or from a core."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _check(_libc.prctl(_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
-
-
 def end_with_parent() -> None:
     """Let this process be killed when the one that started it ends."""
-    _check(_libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    prctl(_DEATH_SIGNAL, signal.SIGKILL, "PR_SET_PDEATHSIG")
 
 
 def _refuse_calls() -> None:
@@ -150,8 +141,8 @@ def _refuse_calls() -> None:
         _op(_ANSWER, _ALLOW),
     ]
     code = ctypes.create_string_buffer(b"".join(program))
-    filter = struct.pack("@HP", len(program), ctypes.addressof(code))
-    _check(_libc.prctl(_SECCOMP, _FILTER, filter, 0, 0), "PR_SET_SECCOMP")
+    filter = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
+    prctl(_SECCOMP, _FILTER, "PR_SET_SECCOMP", ctypes.addressof(filter))
 
 
 def _op(code: int, value: int, if_so: int = 0, else_: int = 0) -> bytes:
@@ -180,7 +171,7 @@ def _restrict(read: Sequence[Path], write: Sequence[Path]) -> None:
             _allow(rules, place, _READ_FILE | (_READ_DIR if place.is_dir() else 0))
         for folder in write:
             _allow(rules, folder, handled & ~_EXECUTE)
-        _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+        prctl(_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")
         _check(_libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
     finally:
         os.close(rules)
