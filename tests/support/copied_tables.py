@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine
@@ -14,15 +13,15 @@ from govray.platform.store import database
 
 def copy_tables(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let `open_store` copy, until ``patch`` is undone; the first store lies in ``folder``."""
-    first = folder / "first.db"
+    first, upgrade = folder / "first.db", database.to_head
 
     def to_head(engine: Engine) -> None:
         if engine.dialect.name != "sqlite":
-            database.to_head(engine)
+            upgrade(engine)
             return
         if not first.is_file():
             made = database.connect(database.parse_url(f"sqlite:///{first}"))
-            database.to_head(made)
+            upgrade(made)
             made.dispose()
         connection = engine.raw_connection()
         source = sqlite3.connect(first)
@@ -32,6 +31,4 @@ def copy_tables(patch: pytest.MonkeyPatch, folder: Path) -> None:
             source.close()
             connection.close()
 
-    patch.setattr(
-        database, "schema_upgrade", SimpleNamespace(**vars(database) | {"to_head": to_head})
-    )
+    patch.setattr(database, "to_head", to_head)
