@@ -241,7 +241,7 @@ def test_what_is_installed_has_versions_and_hashes() -> None:
         assert re.split(r"[^\w-]", each)[0].lower() in pinned, each
     for file in ("cluster.yaml", "deploy/gcp.yaml"):
         read = yaml.safe_load((ROOT / file).read_text())
-        assert read["setup_commands"][0].endswith(f"--require-hashes -r {CONSTRAINTS}")
+        assert read["setup_commands"][1].endswith(f"--require-hashes -r {CONSTRAINTS}")
         assert read["file_mounts"][CONSTRAINTS] == "deploy/constraints.txt"
     container = (DEPLOY / "Containerfile").read_text()
     assert "FROM python:3.11-slim@${PYTHON_DIGEST}\n" in container
