@@ -82,6 +82,12 @@ class Queued:
         with Session(self.engine, expire_on_commit=False) as session:
             return session.get_one(Submission, id)
 
+    def job(self, id: str) -> str:
+        """The cluster's name of an entry's last job."""
+        job = self.row(id).job
+        assert job is not None
+        return job
+
     def states(self) -> list[str]:
         with Session(self.engine) as session:
             rows = session.exec(select(Submission).order_by(col(Submission.submitted)))

@@ -1,11 +1,13 @@
 """A job as the reconciler sees it, and what it asks of a cluster, such as Ray Jobs; its command.
 
-A job's name is the submission's and the number of the attempt. A cluster never starts one name
+A job's name is the submission's, the number of the attempt, and letters that nobody can guess: a
+job that somebody else put there beforehand would be taken for it. A cluster never starts one name
 twice, so a start may be asked for again whenever it is not known to have arrived.
 """
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,7 +83,7 @@ class Cluster(Protocol):
 
 
 def job_name(submission: str, attempt: int) -> str:
-    return f"{submission}-{attempt}"
+    return f"{submission}-{attempt}-{secrets.token_hex(8)}"
 
 
 _TASK = "python jobs/task.py --id {id} --storage {storage} --config {config}"

@@ -87,7 +87,7 @@ def test_it_gives_back_what_is_needed_goes_on_and_has_it_again(queue: Elastic) -
     assert (queue.state(high), shown(queue)) == (S.RUNNING, (2, f"it gave back 2 of 4 {TO}"))
     assert queue.row(queue.elastic).gives_to == high
     assert queue.cluster.told == set()
-    queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
+    queue.cluster.end(queue.job(high), JobState.SUCCEEDED, code=0)
     assert [each.why for each in queue.passed().moves] == [None, "it has all its slots again"]
     assert (queue.told(), shown(queue)) == ((2, 4), (None, None))
     assert queue.passed().moves == []
@@ -201,7 +201,7 @@ def story(
         if turn == 1:
             high = queue.put(priority=9)
         if high in jobs and turn > 6:
-            queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
+            queue.cluster.end(queue.job(high), JobState.SUCCEEDED, code=0)
         if turn > 8 and queue.row(queue.elastic).cap is None and queue.workers == 4:
             assert high
             return crashes

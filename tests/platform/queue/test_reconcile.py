@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
+from govray.platform.queue import reconcile
 from govray.platform.queue.job import AttemptGone, Job, JobState
 from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
@@ -44,13 +45,30 @@ def test_what_fits_starts_and_ends_and_the_next_follows(queue: Queued) -> None:
     one, two, three = queue.put(), queue.put(), queue.put()
     queue.passed()
     assert [queue.state(id) for id in (one, two, three)] == [S.RUNNING, S.RUNNING, S.QUEUED]
-    assert (queue.row(one).job, queue.row(one).attempt) == (f"{one}-1", 1)
+    assert queue.row(one).attempt == 1
     assert [queue.row(id).position for id in (one, two, three)] == [None, None, 1]
     queue.until_rest()
     assert queue.states() == ["COMPLETED"] * 3
     assert queue.cluster.done == {one: RUNS_FOR, two: RUNS_FOR, three: RUNS_FOR}
     assert queue.row(three).position is None
     assert queue.row(three).finished is not None
+
+
+@pytest.mark.parametrize("guessed", [False, True])
+def test_a_job_that_lay_there_before_is_not_taken_for_the_queue_s(
+    queue: Queued, monkeypatch: pytest.MonkeyPatch, guessed: bool
+) -> None:
+    """Any job of a plain Ray cluster sees ids, and may submit another under the next name."""
+    id = queue.put()
+    if guessed:  # the control
+        monkeypatch.setattr(reconcile, "job_name", lambda id, attempt: f"{id}-{attempt}")
+    queue.cluster.jobs[f"{id}-1"] = Job(name=f"{id}-1", submission="", state=J.SUCCEEDED, code=0)
+
+    queue.passed()
+    queue.passed()
+
+    assert queue.state(id) is (S.COMPLETED if guessed else S.RUNNING)
+    assert (id in {job.submission for job in queue.cluster.live()}) != guessed
 
 
 def test_a_pass_writes_down_where_a_job_runs(queue: Queued) -> None:
@@ -76,7 +94,7 @@ def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> N
     high = queue.put(priority=5)
     queue.passed()
     assert [queue.state(id) for id in low] == [S.RUNNING, S.PREEMPTING]
-    assert queue.cluster.told == {f"{low[1]}-1"}
+    assert queue.cluster.told == {queue.job(low[1])}
     queue.cluster.tick()
     queue.passed()
     assert (queue.state(high), queue.state(low[1])) == (S.RUNNING, S.QUEUED)
@@ -160,7 +178,7 @@ def test_what_follows_the_end_of_a_task(
 def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
     id = queue.put()
     queue.passed()
-    queue.cluster.end(f"{id}-1", J.FAILED, code=-9)
+    queue.cluster.end(queue.job(id), J.FAILED, code=-9)
     queue.passed()
     row = queue.row(id)
     assert (row.state, row.failures, row.attempt) == (S.QUEUED, 1, 1)
@@ -169,7 +187,7 @@ def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
     assert queue.state(id) is S.QUEUED  # not due yet
     queue.wait(queue.retries.first_s)
     queue.passed()
-    assert (queue.state(id), queue.row(id).job) == (S.RUNNING, f"{id}-2")
+    assert (queue.state(id), queue.row(id).attempt) == (S.RUNNING, 2)
 
 
 def test_who_says_again_and_again_that_it_was_told_to_stop_ends(queue: Queued) -> None:
@@ -205,7 +223,7 @@ def test_stop_kill_and_resume(queue: Queued) -> None:
     queue.ask(stopped, "stop")
     queue.ask(killed, "kill")
     queue.passed()
-    assert queue.cluster.told == {f"{stopped}-1", f"{killed}-1"}
+    assert queue.cluster.told == {queue.job(stopped), queue.job(killed)}
     queue.cluster.tick()
     queue.passed()
     assert queue.states() == ["STOPPED", "KILLED"]
@@ -230,7 +248,7 @@ def test_while_no_head_answers_nothing_moves_and_a_head_without_jobs_gets_them_a
     queue.passed()
     assert queue.states() == ["RUNNING", "STOPPED", "RUNNING"]
     row = queue.row(one)
-    assert (row.job, row.attempt, row.failures) == (f"{one}-2", 2, 0)
+    assert (row.attempt, row.failures) == (2, 0)
     queue.until_rest()
     assert queue.states() == ["COMPLETED", "STOPPED", "COMPLETED"]
     assert queue.cluster.done[one] == RUNS_FOR
@@ -242,7 +260,7 @@ def test_only_the_holder_of_the_lease_makes_passes(queue: Queued) -> None:
     id = queue.put()
     assert queue.passed().holder
     other = queue.reconciler()
-    queue.cluster.end(f"{id}-1", J.SUCCEEDED, code=0)
+    queue.cluster.end(queue.job(id), J.SUCCEEDED, code=0)
     assert not other.once().holder
     assert queue.state(id) is S.RUNNING
     queue.wait(LEASE_S + 1)  # the first one died
