@@ -52,6 +52,7 @@ ON_RAY = (
     "tests/platform/inference/test_serve_model.py::test_a_model_answers",
     "tests/platform/queue/test_queue_on_cluster.py",
     "tests/platform/queue/test_tasks_on_cluster.py",
+    "tests/platform/queue/test_two_projects_on_cluster.py",
     "tests/platform/service/test_serve_app.py",
     "tests/train/driver/test_autoscaled_run.py",
     "tests/train/driver/test_driver_key.py::test_no_process",
@@ -73,6 +74,7 @@ ON_RAY = (
 OWN_PORTS = (
     "tests/platform/queue/test_queue_on_cluster.py",
     "tests/platform/queue/test_tasks_on_cluster.py",
+    "tests/platform/queue/test_two_projects_on_cluster.py",
     "tests/train/driver/test_autoscaled_run.py",
 )
 """Of these, those whose cluster takes free ports alone: it can stand beside another."""

@@ -26,7 +26,6 @@ from govray.platform.attestor.register_tables import Attested
 from govray.platform.attestor.settings import AttestorSettings
 from govray.platform.attestor.tasks import TASKS
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.storage import latest
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.clock import instant
 from tests.support.deployment import Deployment
@@ -85,25 +84,22 @@ class Room:
 
 
 def forms(run: Path, at: str) -> Iterator[PostForm]:
-    """What the job of a run posts that commits once."""
-    found = latest(run)
-    assert found is not None
-    committed = commit_folder.open_commit(found[0])
+    """What the job of a run posts that commits once. Of its commit nothing is believed."""
+    folder = max(run.glob("checkpoint_*"))
+    digest = canonical_json.sha256((folder / commit_folder.MANIFEST).read_bytes())
     head = json.loads((run / "model" / "governance" / "attestation.dsse.json").read_bytes())
     ledger = canonical_json.parse(base64.b64decode(head["payload"]))["predicate"]["ledger"]
     here = {
         "branch": 0,
-        "step": found[1],
-        "commit": committed.digest,
+        "step": int(folder.name.rpartition("_")[2]),
+        "commit": digest,
         "ledger_size": int(ledger["size"]),
         "ledger_root": ledger["root"],
     }
     yield PostForm(run=run.name, sequence=0, kind="started")
     yield PostForm(run=run.name, sequence=1, kind="committed", **here)
     for sequence, kind in ((2, "finished"), (3, "ended")):
-        yield PostForm(
-            run=run.name, sequence=sequence, kind=kind, previous=committed.digest, **here
-        )
+        yield PostForm(run=run.name, sequence=sequence, kind=kind, previous=digest, **here)
 
 
 def first_attempt(accepted: AcceptanceForm) -> AttemptForm:
@@ -117,9 +113,14 @@ def here(task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any
 
 
 @contextmanager
-def ended(alone: Path, deployment: Deployment, folder: Path) -> Iterator[Room]:
+def ended(
+    alone: Path,
+    deployment: Deployment,
+    folder: Path,
+    change: Callable[[Path], object] = lambda run: None,
+) -> Iterator[Room]:
     """A copy of a finished run, registered as a job would, and its attestor, whose parser's tasks
-    run in this process."""
+    run in this process. ``change``: what the job does to its folder before it posts."""
     storage = folder / "runs"
     shutil.copytree(alone.parent / "prepared", storage / "prepared")
     run = Path(shutil.copytree(alone, storage / alone.name))
@@ -138,6 +139,7 @@ def ended(alone: Path, deployment: Deployment, folder: Path) -> Iterator[Room]:
     )
     register.accept(accepted, root=root_digest(deployment), at=registered)
     register.open(SUBMISSION, first_attempt(accepted), at=registered)
+    change(run)
     for form in forms(run, registered):
         register.post(SUBMISSION, SECRET, form, at=format_time(instant()))
     shutil.rmtree(run / "model")

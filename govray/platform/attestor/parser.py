@@ -10,6 +10,7 @@ it with the register. A refusal quotes no bytes of a file, and is bounded and pr
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -161,8 +162,11 @@ def answer(task: Callable[[], Any]) -> dict[str, Any]:
     except GovrayError as error:
         said = {"what": error.what, "where": error.where, "do": error.do}
         return {"refused": {"kind": type(error).__name__} | said}
-    except OSError as error:  # of the disk or the storage, and not of what was read
-        return {"refused": {"kind": "InfrastructureFailed", "what": f"{error.strerror}"}}
+    except OSError as error:
+        # `regular_file` raises the first two. Others are of the disk, and not of what was read.
+        of_file = error.errno in (errno.EFBIG, errno.ENXIO)
+        kind = "Refused" if of_file else "InfrastructureFailed"
+        return {"refused": {"kind": kind, "what": f"{error.strerror}"}}
     except MemoryError:
         return {"refused": {"what": "reading it takes more memory than the parser has"}}
     except Exception as error:  # of some reader, at something that nobody foresaw

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.data.records_file import open_records
-from govray.errors import CouldNotCheck
+from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.execution import CodeFacts, Execution
@@ -124,6 +124,7 @@ def unsigned(
     own = trust.each_key_counts("operator")  # other keys may sign later
     manifest = verify_manifest(own, record.manifest, at=record.started)
     ledger = Ledger.read(record.run_id, read_ledger(committed))
+    _refuse_other_steps(run, ledger)
     governance = {
         model_folder.POLICY: record.policy,
         model_folder.MANIFEST: record.manifest,
@@ -208,6 +209,18 @@ def final_checkpoint(
             do="Let the run end first",
         )
     return commit_folder.open_commit(found[0])
+
+
+def _refuse_other_steps(run: Place, ledger: Ledger) -> None:
+    """Refuse a ledger that lacks steps of the newest checkpoint, or has more: its totals would say
+    less of the weights than they hold."""
+    _, step = latest(run) or (None, 0)
+    done = ledger.steps[-1].step + 1 if ledger.steps else 0
+    if done != step:
+        raise Refused(
+            f"its ledger ends with step {done}, and its checkpoint with step {step}",
+            where=str(run),
+        )
 
 
 def environment(committed: commit_folder.Committed) -> Environment:
