@@ -136,11 +136,11 @@ def _incidents(model: VerifiedModel) -> list[str]:
     if findings is None:
         return []
     if not findings.measured:
-        return ["monitored, but no corpus could be measured"]
+        return ["monitored, but no corpus could be measured: as stated"]
     few = f"no profile of the run could flag {len(findings.unmeasurable)} corpora: too few records"
     unable = [few] if findings.unmeasurable else []
     if not findings.decisions:
-        return [f"{len(findings.measured)} corpora measured, none flagged", *unable]
+        return [f"{len(findings.measured)} corpora measured, none flagged: as stated", *unable]
     words = {"flag": "flagged", "gate": "gated", "rollback": "rolled back"}
     return [
         f"{each.corpus} {f'rerouted to {each.fallback}' if each.fallback else words[each.action]} "

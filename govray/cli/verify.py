@@ -317,6 +317,7 @@ def _verified(
         verify_revocations,
     )
     from govray.governance.trust.trust_state import Verified
+    from govray.platform.store.promotion_gates import PromotionPolicy, verify_promotion_policy
 
     predicate_type = claimed_type(Envelope.parse(data, where=str(path)))
     verified: Verified[Any]
@@ -324,6 +325,9 @@ def _verified(
         verified = verify_policy(state, data, at=at)
         check_unrevoked_policy(state, verified, at=at)
         kind, name = "policy", str(verified.document)
+    elif predicate_type == PromotionPolicy.PREDICATE_TYPE:
+        verified = verify_promotion_policy(state, data, at=at, where=str(path))
+        kind, name = "promotion policy", str(verified.document)
     elif predicate_type == Credential.PREDICATE_TYPE:
         verified = verify_credential(state, data, at=at)
         check_unrevoked_credential(state, verified, at=at)

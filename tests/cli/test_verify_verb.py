@@ -17,6 +17,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record.ledger import origin
 from tests.support.command import Run, write_key
+from tests.support.gates import signed
 from tests.support.world import RUN, World
 
 
@@ -138,6 +139,7 @@ def test_single_documents_verify(
     documents = {
         "policy.dsse.json": (world.policy, "policy licences v3"),
         "gamma.dsse.json": (world.credentials["gamma"], "credential gamma"),
+        "gates.dsse.json": (signed(world), "promotion policy promotion v1"),
     }
     for name, (data, said) in documents.items():
         (tmp_path / name).write_bytes(data)

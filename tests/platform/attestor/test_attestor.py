@@ -317,6 +317,40 @@ def test_a_run_finished_when_the_register_was_told_so(room: Room, end: str) -> N
     assert read_record(room.run).finished != parse_time(told)  # the control
 
 
+def _replayed(answer: Any) -> None:
+    """As the job may say: a replay of its own without a corpus, which gave the same."""
+    claims = answer["claims"]
+    claims["replays"] = [
+        {
+            "corpus": "acme",
+            "party": "operator",
+            "plan": DIGEST,
+            "files": {"model.safetensors": DIGEST},
+            "environment": claims["environment"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (_replayed, "a job's replays and removals count for nothing"),
+        (_set("claims", "validation", to={"metric": "loss", "goal": "max"}), "value"),
+        (_set("claims", "memorization", to={"measured": "all"}), "memorization"),
+    ],
+    ids=["replay", "validation", "memorization"],
+)
+def test_a_job_s_statement_has_its_form_or_is_refused(
+    room: Room, statement: Callable[[Any], None], why: str
+) -> None:
+    """The signer reads it by itself, and loads no torch (`test_door.py`)."""
+    done = room.with_parser(told(room, statement)).attest()
+
+    assert done.state == "NOT_ATTESTED"
+    assert why in (done.why or "")
+    assert not room.model.exists()
+
+
 def test_nobody_s_model_is_taken_for_another_submission_s(room: Room) -> None:
     """It lies where the run's model belongs, signed by the operator for somebody else."""
     assert room.attest().state == "ATTESTED"
