@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Malformed
+from govray.errors import Malformed, Refused
 from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.attestation.validation_result import ValidationResult
+from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read, self_subject, statement_bytes
 from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.incidents import Findings
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.trust.revocation_list import (
+    Revocation,
+    RevocationList,
+    seal_revocations,
+)
 from govray.platform.store.promotion_gates import (
     GATES,
     SCHEMA,
@@ -25,9 +33,11 @@ from govray.platform.store.promotion_gates import (
     failures,
     open_flags,
     read_promotion_policy,
+    verify_promotion_policy,
 )
+from tests.support.gates import signed
 from tests.support.tree import ROOT
-from tests.support.world import EXECUTION, World
+from tests.support.world import AT, EXECUTION, World
 
 SHIPPED = ROOT / "policies" / "promotion.yaml"
 DIGEST = "sha256:" + 64 * "0"
@@ -242,6 +252,22 @@ GOLDEN = (
     '"predicateType":"https://govray.dev/promotion-policy/v1","subject":[{"digest":{"sha256":'
     '"26992b0bdd6b9a876ab91e2abca1423de4f7a3e816672e63c32b7c038a10db01"},"name":"test"}]}'
 )
+
+
+def test_revoked_gates_ask_nothing_any_more() -> None:
+    world = World()
+    data, where = signed(world, written("monitored")), "gates"
+    digest = canonical_json.sha256(Envelope.parse(data).payload)
+    entry = Revocation(since="2026-11-20T00:00:00Z", reason="too lax", policy=digest)
+    listed = RevocationList(
+        issuer="compliance", sequence=1, issued="2026-11-19T00:00:00Z", entries=(entry,)
+    )
+    anchor = TrustAnchor(world.root, (seal_revocations(listed, world.keys.compliance),))
+    with pytest.raises(Refused, match="too lax"):
+        verify_promotion_policy(anchor.load(at=AT), data, at=AT, where=where)
+    before = AT - timedelta(seconds=1)
+    found = verify_promotion_policy(anchor.load(at=before), data, at=before, where=where)
+    assert found.digest == digest
 
 
 def test_the_shipped_document_lets_a_sound_model_through(evidence: GateEvidence) -> None:
