@@ -1,4 +1,4 @@
-"""A deployment whose operator has three keys, of which two must sign."""
+"""Deployments whose operator has three keys, of which two must sign."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.anchor import TrustAnchor
-from govray.governance.trust.authority import Authority
+from govray.governance.trust.authority import Authority, TrustRoot
 from govray.governance.verify.cosign import cosign_model
+from tests.support.deployment import Deployment
 from tests.support.world import AT, World
 
 
@@ -50,3 +51,20 @@ def by_payload(attestation: Attestation) -> Attestation:
     """As `write_model` pins the manifest: by what all of its signers sign."""
     files = dict(attestation.files) | {model_folder.MANIFEST: attestation.manifest}
     return attestation.model_copy(update={"files": files})
+
+
+class CommitteeDeployment(Deployment):
+    """A deployment whose operator has three keys, of which two must sign."""
+
+    def _root(self) -> TrustRoot:
+        for name in ("second", "third"):
+            self.signers[name] = LocalSigner.generate()
+        keys = tuple(self.signers[name].public_key for name in ("operator", "second", "third"))
+        root = super()._root()
+        changed = tuple(
+            each.model_copy(update={"keys": keys, "threshold": 2})
+            if each.role == "operator"
+            else each
+            for each in root.authorities
+        )
+        return root.model_copy(update={"authorities": changed})

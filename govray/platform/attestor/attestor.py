@@ -118,8 +118,9 @@ class Attestor:
                 tried = self.tries[run] = tried.again(self.clock())
                 if tried.count < MOST_TRIES:
                     continue
-                why = f"{tried.count} tries did not end: {type(error).__name__}"
-                found = self._settled(submission, run, why=why)
+                said = error if isinstance(error, GovrayError) else type(error).__name__
+                why = f"{tried.count} tries did not end: {said}"
+                found = self._settled(submission, run, why=why[:_LONGEST_WHY])
             self.tries.pop(run, None)
             yield found
 

@@ -26,20 +26,27 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.submission.register_forms import AcceptanceForm
+from govray.governance.trust.trust_state import TrustState
 from govray.platform.attestor import attestor as module
-from govray.platform.attestor.attestor import MOST_TRIES, Attestor
+from govray.platform.attestor.attestor import MOST_TRIES, Attestor, check_keys
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.door import PORT
 from govray.platform.attestor.parser import confined
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.settings import read_settings
 from govray.train.checkpoint.storage import latest
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.clock import instant
-from tests.support.attesting import SECRET, SUBMISSION, Room, first_attempt, forms
+from tests.support.attesting import SECRET, SUBMISSION, Room, ended, first_attempt, forms
+from tests.support.committee import CommitteeDeployment
 from tests.support.deployment import Deployment
 from tests.support.fork import KILLED, die, in_fork
+from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
 
@@ -349,6 +356,57 @@ def test_a_job_s_statement_has_its_form_or_is_refused(
     assert done.state == "NOT_ATTESTED"
     assert why in (done.why or "")
     assert not room.model.exists()
+
+
+def test_the_parser_reads_no_other_prepared_data_than_the_project_names(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = room.attestor.settings.prepared
+    [own] = prepared.iterdir()
+    other = prepared / "another-project-s"
+    other.mkdir()
+    sealed = sign_payload(b"{}", [room.deployment.signers["operator"]])
+    (other / MANIFEST_FILE).write_bytes(sealed)
+    mine = canonical_json.sha256(Envelope.parse((own / MANIFEST_FILE).read_bytes()).payload)
+    accepted = room.attestor.register.accepted(SUBMISSION)
+    honest, read = room.attestor.parser, set()
+
+    def parser(task: str, **given: Any) -> Any:
+        read.update(given["read"])
+        return honest(task, **given)
+
+    def attested(*manifests: str) -> str:
+        named = accepted.model_copy(update={"manifests": manifests})
+        monkeypatch.setattr(Register, "accepted", lambda *_: named)
+        monkeypatch.setattr(Register, "settle", lambda *_, before: True)
+        shutil.rmtree(room.model, ignore_errors=True)
+        read.clear()
+        return room.with_parser(parser).attest().state
+
+    assert attested(mine) == "ATTESTED"
+    assert own in read
+    assert other not in read
+    assert attested() == "ATTESTED"  # negative control: nothing is named
+    assert other in read
+
+
+def test_two_keys_sign_where_two_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_here(monkeypatch)
+    where = CommitteeDeployment(tmp_path / "committee")
+    value = where.experiment(
+        max_steps=2, checkpoint={"every_steps": 2}, resources={"num_workers": 1}
+    )
+    run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    trust = TrustState.load(where.root.read_bytes(), at=instant())
+    one, two = where.signers["operator"], where.signers["second"]
+    with pytest.raises(Refused, match="too few of any operator"):
+        check_keys(trust, [one])
+    check_keys(trust, [one, two])
+    with ended(run, where, tmp_path) as room:
+        attestor = replace(room.attestor, signers=(one, two))
+        assert attestor.attest(SUBMISSION, run.name).why is None
+        verified = govray.verify(room.model, trust_root=where.root)
+    assert verified.keyids == {one.public_key.keyid, two.public_key.keyid}
 
 
 def test_nobody_s_model_is_taken_for_another_submission_s(room: Room) -> None:

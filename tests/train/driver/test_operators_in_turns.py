@@ -8,31 +8,12 @@ from pathlib import Path
 import pytest
 
 from govray.cli import main
-from govray.governance.formats.keys import LocalSigner
-from govray.governance.trust.authority import TrustRoot
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from tests.support.deployment import Deployment
+from tests.support.committee import CommitteeDeployment
 from tests.support.solo import run_here
 
 PASSWORD = b"a long secret"
-
-
-class Committee(Deployment):
-    """A deployment whose operator has three keys, of which two must sign."""
-
-    def _root(self) -> TrustRoot:
-        for name in ("second", "third"):
-            self.signers[name] = LocalSigner.generate()
-        keys = tuple(self.signers[name].public_key for name in ("operator", "second", "third"))
-        root = super()._root()
-        changed = tuple(
-            each.model_copy(update={"keys": keys, "threshold": 2})
-            if each.role == "operator"
-            else each
-            for each in root.authorities
-        )
-        return root.model_copy(update={"authorities": changed})
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +32,7 @@ def private(path: Path, data: bytes) -> Path:
 def test_two_of_three_operators_leave_a_model_that_verifies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = Committee(tmp_path / "committee")
+    where = CommitteeDeployment(tmp_path / "committee")
     private(where.key, where.signers["operator"].to_pem(PASSWORD))
     password = private(tmp_path / "password", PASSWORD + b"\n")
     value = where.experiment(
