@@ -87,8 +87,12 @@ def forms(run: Path, at: str) -> Iterator[PostForm]:
     """What the job of a run posts that commits once. Of its commit nothing is believed."""
     folder = max(run.glob("checkpoint_*"))
     digest = canonical_json.sha256((folder / commit_folder.MANIFEST).read_bytes())
-    head = json.loads((run / "model" / "governance" / "attestation.dsse.json").read_bytes())
-    ledger = canonical_json.parse(base64.b64decode(head["payload"]))["predicate"]["ledger"]
+    signed = run / "model" / "governance" / "attestation.dsse.json"
+    if signed.is_file():
+        head = json.loads(signed.read_bytes())
+        ledger = canonical_json.parse(base64.b64decode(head["payload"]))["predicate"]["ledger"]
+    else:
+        ledger = json.loads((folder / "state.json").read_bytes())["ledger"]
     here = {
         "branch": 0,
         "step": int(folder.name.rpartition("_")[2]),
@@ -118,19 +122,22 @@ def ended(
     deployment: Deployment,
     folder: Path,
     change: Callable[[Path], object] = lambda run: None,
+    *,
+    search: str | None = None,
 ) -> Iterator[Room]:
     """A copy of a finished run, registered as a job would, and its attestor, whose parser's tasks
-    run in this process. ``change``: what the job does to its folder before it posts."""
-    storage = folder / "runs"
+    run in this process. ``change``: what the job does to its folder before it posts. ``search``:
+    whose trial the run is."""
+    storage = folder / "attested-runs"
     shutil.copytree(alone.parent / "prepared", storage / "prepared")
-    run = Path(shutil.copytree(alone, storage / alone.name))
+    run = Path(shutil.copytree(alone, storage / (search or "") / alone.name))
     record = read_record(run)
     register = Register(f"sqlite:///{folder / 'register.db'}")
     registered = format_time(record.started - timedelta(seconds=5))
     accepted = AcceptanceForm(
         submission=SUBMISSION,
-        run=run.name,
-        kind="train",
+        run=search or run.name,
+        kind="tune" if search else "train",
         user="ada",
         project="research",
         submitted=format_time(record.started - timedelta(seconds=9)),
@@ -142,7 +149,7 @@ def ended(
     change(run)
     for form in forms(run, registered):
         register.post(SUBMISSION, SECRET, form, at=format_time(instant()))
-    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "model", ignore_errors=True)
     attestor = attestor_of(deployment, register, storage, folder)
     yield Room(run, replace(attestor, parser=here), deployment)
     register.close()

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from govray.errors import Refused, UsageError
+from govray.governance.submission.register_forms import ADDRESS, SECRET
 from govray.governance.submission.submission import Submission
+from govray.platform.attestor.register import Register
 from govray.train.driver.trainer import GovernedTrainer
 from govray.tune import search, search_record
+from govray.tune.objective import Conclusion
 from govray.tune.search import find_unfinished, run
 from govray.tune.search_config import SearchFile, parse_search
+from tests.support.registered import TRUST_ROOT, acceptance, attempt, committed, door, started
 from tests.support.search_files import FILE
 
 ONE = Submission(id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z")
@@ -111,3 +115,38 @@ def test_an_unsigned_search_leaves_its_trials_to_others(
     found = run(file, submission=ONE, unsigned=unsigned)
     assert search_record.read(found.folder).concluded
     assert (found.models, attested) == ({}, [] if unsigned else [found.folder])
+
+
+def test_its_job_tells_which_trials_have_ended_the_best_even_if_it_was_stopped(
+    file: SearchFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = Register(f"sqlite:///{tmp_path}/register.db")
+    accepted = acceptance(run=ONE.run_of("tiny-search"), kind="tune")
+    register.accept(accepted, root=TRUST_ROOT, at=ONE.submitted)
+    facts, names, runs = accepted.facts_digest, {}, {}
+
+    def ends(record: search_record.SearchRecord, *given: Any, **more: Any) -> None:
+        record.write()
+        for how in ("finished", "stopped", "stopped too", "failed"):
+            names[how] = trial = record.drawn({"optimizer.lr": 0.25}).name
+            record.ended(trial, how.split()[0], "as said")
+        # An earlier attempt has trained them.
+        register.open("s-1", attempt(1, "one", facts=facts), at=ONE.submitted)
+        for how, trial in names.items():
+            runs[how] = record.trials[trial].run
+            for post in (started(run=runs[how]), committed(1, 5, run=runs[how])):
+                register.post("s-1", "one", post, at=ONE.submitted)
+        register.open("s-1", attempt(2, "two", facts=facts), at=ONE.submitted)
+
+    monkeypatch.setattr(search, "_search", ends)
+
+    def concludes(*given: Any) -> Conclusion:
+        return Conclusion(best=names["stopped"], front=(), leader=None, why=None)
+
+    monkeypatch.setattr(search, "_conclude", concludes)
+    with door(register) as address:
+        monkeypatch.setenv(ADDRESS, f"{address}/v1/register/submissions/s-1")
+        monkeypatch.setenv(SECRET, "two")
+        run(file, submission=ONE, unsigned=True)
+    assert set(register.waiting()) == {("s-1", runs[how]) for how in ("finished", "stopped")}
+    register.close()

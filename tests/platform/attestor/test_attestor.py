@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 import yaml
+from ray.train import RunConfig
 
 import govray
 from govray import cli
-from govray.errors import Refused, UsageError
+from govray.errors import Refused, Stopped, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
@@ -41,7 +42,9 @@ from govray.train.checkpoint.storage import latest
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
+from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
+from govray.train.run_folder.run_names import trial_name
 from tests.support.attesting import SECRET, SUBMISSION, Room, ended, first_attempt, forms
 from tests.support.committee import CommitteeDeployment
 from tests.support.deployment import Deployment
@@ -407,6 +410,28 @@ def test_two_keys_sign_where_two_must(tmp_path: Path, monkeypatch: pytest.Monkey
         assert attestor.attest(SUBMISSION, run.name).why is None
         verified = govray.verify(room.model, trust_root=where.root)
     assert verified.keyids == {one.public_key.keyid, two.public_key.keyid}
+
+
+def test_a_trial_that_its_search_stopped_is_attested_as_far_as_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    where = Deployment(tmp_path / "here")
+    value = where.experiment(checkpoint={"every_steps": 1}, resources={"num_workers": 1})
+    name = trial_name("a-search", 0)
+    run = where.folder / "runs" / name
+    trainer = replace(
+        from_experiment(parse_experiment(value, where="test")),
+        run_config=RunConfig(name=name, storage_path=str(run.parent)),
+        on_step=lambda step, metrics: stop_request.request(run, "by its search"),
+    )
+    with pytest.raises(Stopped):
+        trainer.train()
+    with ended(run, where, tmp_path, search="a-search") as room:
+        assert room.attest().why is None
+        facts = govray.verify(room.model, trust_root=where.root).attestation
+    assert (facts.run.id, facts.plan.max_steps) == (name, 12)
+    assert facts.ledger.size < 12
 
 
 def test_nobody_s_model_is_taken_for_another_submission_s(room: Room) -> None:
