@@ -34,7 +34,8 @@ from govray.governance.submission.submission import Submission
 from govray.storage.place import Place
 from govray.storage.storage_url import check_path
 from govray.train.attest.write_model import write_model
-from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
+from govray.train.driver.run_request import new_run_id
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.sections import GROUP
 from govray.train.inputs import run_listing

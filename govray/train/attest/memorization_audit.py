@@ -57,11 +57,7 @@ from govray.governance.attestation.memorization_manifest import (
     SamplingScheme,
     Unchecked,
 )
-from govray.governance.attestation.privacy_audit import (
-    PrivacyAudit,
-    PrivacyLevel,
-    privacy_audit,
-)
+from govray.governance.attestation.privacy_audit import PrivacyAudit, PrivacyLevel, privacy_audit
 from govray.governance.formats.record_columns import Split
 from govray.governance.policy.route import Route
 from govray.governance.record.canary import Canary

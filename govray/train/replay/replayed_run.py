@@ -359,7 +359,7 @@ def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallb
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
     )
-    trainer._fit(replace(order, until=part.stop), config)
+    trainer.carry_out(replace(order, until=part.stop), config)
     if part.stop not in commits(Path(order.folder)):
         raise CouldNotCheck(
             f"the replay ended without a checkpoint of step {part.stop}", where=order.folder

@@ -34,12 +34,7 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.inputs.verified_inputs import Inputs
 from govray.train.run_folder.clock import instant
-from govray.train.state.carried_governance import (
-    STATE,
-    carried,
-    read_ledger,
-    refuse_other_record,
-)
+from govray.train.state.carried_governance import STATE, carried, read_ledger, refuse_other_record
 from govray.train.state.snapshot import latest
 
 

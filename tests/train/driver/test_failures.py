@@ -6,9 +6,7 @@ import pytest
 import ray
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.train.v2._internal.exceptions import (
-    WorkerHealthCheckFailedError,
-)
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from govray.data.prepared.ray_failures import ray_failures_named
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused

@@ -47,4 +47,4 @@ def test_the_copies_of_the_page_are_an_experiments(tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
     file.write_text(yaml.safe_dump(read_yaml(JOB) | yaml.safe_load(block)))
     trainer = from_experiment(read_experiment(file))
-    assert (trainer.aggregator, trainer.replicate, trainer._workers) == ("fsdp2", 2, 4)
+    assert (trainer.aggregator, trainer.replicate, trainer.workers) == ("fsdp2", 2, 4)

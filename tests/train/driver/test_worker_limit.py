@@ -15,13 +15,7 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     ResizeDecision,
 )
 
-from govray.governance.submission.worker_cap import (
-    ANSWER,
-    REQUEST,
-    WorkerCap,
-    read_cap,
-    write_cap,
-)
+from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
 from govray.train.driver import scaling_policy
 from govray.train.driver.scaling_policy import Elastic, WorkerLimit
 from govray.train.run_folder import events, resize_request

@@ -9,11 +9,7 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.inputs.experiment_config import (
-    Quota,
-    parse_experiment,
-    read_experiment,
-)
+from govray.train.inputs.experiment_config import Quota, parse_experiment, read_experiment
 from tests.support.tree import ROOT
 
 JOB = ROOT / "jobs" / "train.yaml"

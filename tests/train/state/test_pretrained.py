@@ -22,6 +22,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.train.driver.planned_run import read_pretrained
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import Start
@@ -310,9 +311,9 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
     assert declared_start(fresh) == []
 
     trainer = from_experiment(value)
-    inputs = trainer._preparation.inputs(here.at)
+    inputs = trainer.preparation.inputs(here.at)
     found = discover(trainer.train_loop_per_worker, dict(trainer.train_loop_config or {}), {})
-    start = trainer._start(inputs, found, here.at)
+    start = read_pretrained(trainer, inputs, found, here.at)
     assert start is not None
     assert start.loaded_by_model
     assert start.files == {

@@ -28,11 +28,7 @@ from govray.train.checkpoint import (
 from govray.train.checkpoint.sharded_file import part_name
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.state import committer, garbage_collection
-from govray.train.state.snapshot import (
-    committed_folders,
-    folder_name,
-    latest,
-)
+from govray.train.state.snapshot import committed_folders, folder_name, latest
 from tests.support.object_server import CREDENTIALS, Server
 from tests.support.ranks import Hung, RankPool
 from tests.support.shared_training import Shared

@@ -25,13 +25,7 @@ from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamP
 from govray.governance.record.gates import Gate, read_gates
 from govray.governance.record.row_order import RowOrder
 from govray.train.checkpoint import commit_folder
-from govray.train.inputs.gating import (
-    GATES,
-    UNDECIDED,
-    Decisions,
-    decisions,
-    resumed,
-)
+from govray.train.inputs.gating import GATES, UNDECIDED, Decisions, decisions, resumed
 from govray.train.inputs.order import Assignment, Order
 from govray.train.inputs.revocation_feed import credential_name
 from govray.train.inputs.run_settings import RunSettings

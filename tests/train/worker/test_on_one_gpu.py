@@ -9,14 +9,7 @@ from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import outputs
 from govray.train.checkpoint.tensor_shards import held_here
 from govray.train.worker.placement import place_on
-from tests.support.cases import (
-    allow_all,
-    batch_on,
-    governed,
-    micro_batch,
-    step_batch,
-    token_rows,
-)
+from tests.support.cases import allow_all, batch_on, governed, micro_batch, step_batch, token_rows
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,376 @@
+"""From what a run is asked for to what its workers are ordered: claimed, verified, planned.
+
+Three phases, each a function whose result does not change any more. `claimed` says whose run it is,
+`verified` under which signed documents it goes, `planned` what each step reads. Nothing is trained
+here, and no run is written: `govray.train.driver.trainer` does that with what these give.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from govray.data.admission import Prepared
+from govray.engine.gradients.precision import cast_parameters
+from govray.errors import UsageError
+from govray.governance.attestation.model_folder import MODEL
+from govray.governance.formats.keys import Signer
+from govray.governance.submission.submission import Submission
+from govray.storage.atomic_file import make_folder
+from govray.storage.place import Place, place
+from govray.train.checkpoint import storage
+from govray.train.driver.gang import await_room
+from govray.train.driver.gpu_request import require_gpus
+from govray.train.driver.run_request import RunRequest, new_run_id
+from govray.train.experiment.sections import check_copies
+from govray.train.inputs import operator_key, run_listing
+from govray.train.inputs.experiment_config import (
+    DATA,
+    Quota,
+)
+from govray.train.inputs.monitored import monitored
+from govray.train.inputs.order import Order, ValidationTask
+from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
+from govray.train.inputs.pretrained_start import Start
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.inputs.shared_inputs import ValidationData
+from govray.train.inputs.verified_inputs import Inputs
+from govray.train.jax.joined_processes import cpu_platform, refuse_unbuilt
+from govray.train.loop.described_optimizer import check_optimizer
+from govray.train.loop.described_schedule import check_schedule
+from govray.train.loop.entrypoint import declared_start
+from govray.train.loop.until_govern import discover
+from govray.train.run_folder.clock import instant
+from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.register_posts import RegisterPosts, register_of
+from govray.train.run_folder.source_code import source_of
+from govray.train.state.pretrained import check_fits, find_weights, read_start
+from govray.train.validation.validation_data import (
+    recorded_validation,
+)
+from govray.train.watching.model_size import ModelSize, model_size
+from govray.train.worker.run_start import Discovered
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Which run is asked for, and by whom.
+
+    Attributes:
+        record: Of a run that goes on; None of a new one.
+        register: Where the attestor learns of the run, if there is one.
+        attested: The run's folder, if this submission's run is attested already.
+    """
+
+    run_id: str
+    submission: Submission | None
+    record: RunRecord | None
+    register: RegisterPosts | None
+    attested: Place | None
+
+
+@dataclass(frozen=True)
+class VerifiedRun:
+    """What a run rests on, verified at the time when it began.
+
+    Attributes:
+        signer: The operator's, if the run is to be attested: what can't be signed isn't trained.
+        key: Loads the operator's key once, for data that are not prepared yet.
+    """
+
+    claim: Claim
+    started: datetime
+    inputs: Inputs
+    key: Callable[[], Signer]
+    signer: Signer | None
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What workers do, and what is recorded of it.
+
+    Attributes:
+        config: The training loop's.
+        made: The record of a new run, with which that of an old one must agree.
+    """
+
+    order: Order
+    config: Mapping[str, Any]
+    made: RunRecord
+
+
+def claimed(request: RunRequest) -> Claim:
+    """The first phase. Raises ``GovrayError``: what is asked for can't be, or is another's run."""
+    if request.checkpoint_storage:
+        storage.require_reachable(request.checkpoint_storage)
+    request.check_metric()
+    require_gpus(request.scaling_config)
+    try:
+        check_copies(request.workers, request.replicate)
+    except ValueError as error:
+        raise UsageError(str(error), where="scaling_config") from None
+    record = read_record(place(request.resume)) if request.resume else None
+    shared = request.shared
+    submission = shared.submission if shared else request.submission
+    run_id = request.named or new_run_id("run")
+    register = register_of(run_id)
+    if request.resume and record:
+        run_listing.refuse_other_submission(record, submission)
+    if register is not None:
+        # A search has made its trials' folders.
+        there = not shared and (request.storage_place / run_id).exists()
+        register.started(planted=record is not None or there)
+    attested = None
+    if request.resume and record and submission and (place(request.resume) / MODEL).is_dir():
+        attested = place(request.resume).resolve()  # its job was started once more
+        if register is not None:
+            register.ended()
+    return Claim(run_id, submission, record, register, attested)
+
+
+def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
+    """The second phase: wait for room, then verify trust root, policy and every credential."""
+    shared, record = request.shared, claim.record
+    # A search looks for its trials.
+    if (shared is None or shared.carried is not None) and not (record and record.finished):
+        await_room(request.scaling_config, on_wait=request.on_wait)
+    if record and shared:
+        shared.refuse_changes(record)
+    elif record:
+        run_listing.refuse_changes(record, request.input_files, where=f"run {record.run_id}")
+    # What a run began with was valid then; what has ended since, its steps find out.
+    started = record.started if record else instant()
+    key = cache(request.signer)
+    signer = key() if attest else None
+    if shared:
+        started, inputs = shared.at, shared.inputs
+    else:
+        inputs = request.preparation.inputs(started)
+    if signer:
+        inputs.check_operator(signer.public_key)
+    policy = inputs.policy.document
+    if request.framework == "jax":
+        refuse_unbuilt(
+            {
+                "pretrained": request.pretrained,
+                "profiling": request.profiling,
+                "validation.corpora": request.validation and request.validation.corpora,
+                f"memorization in the policy {policy.name} v{policy.version}": policy.memorization,
+            }
+        )
+    return VerifiedRun(claim, started, inputs, key, signer)
+
+
+def planned(request: RunRequest, run: VerifiedRun) -> PlannedRun:
+    """The third phase: the model's layer groups and routes, the data, and every step."""
+    claim, inputs, shared, experiment = run.claim, run.inputs, request.shared, request.experiment
+    policy = inputs.policy.document
+    config = dict(request.train_loop_config or {})
+    by_data = request.max_steps == DATA
+    if by_data and experiment:
+        config["max_steps"] = 1  # any will do until the plan is made
+    with cpu_platform() if request.framework == "jax" else nullcontext():
+        found = discover(
+            request.train_loop_per_worker,
+            dict(config),  # which a loop may change
+            policy.groups or {},
+            where=f"entrypoint {experiment.entrypoint}" if experiment else None,
+        )
+    _require_framework(request, found)
+    start = read_pretrained(request, inputs, found, run.started)
+    decisions, routes = routes_of(policy, inputs.classes, list(found.groups))
+    if shared:
+        prepared, validation = shared.prepared, shared.validation
+        _check_rows(request, prepared)
+    else:
+        prepared = request.preparation.data(inputs, run.started, run.key)
+        _check_rows(request, prepared)
+        validation = request.preparation.validation(inputs, prepared, run.started, run.key)
+    record = claim.record
+    plan = make_plan(
+        prepared.manifest,
+        prepared.digest,
+        decisions,
+        routes,
+        profiles=policy.profiles,
+        quotas={
+            label: quota if isinstance(quota, Quota) else Quota(rows=quota)
+            for label, quota in request.rows_per_step.items()
+        },
+        epochs=request.epochs,
+        exclude=request.exclude,
+        seed=request.seed,
+        max_steps=request.max_steps,
+        mixture=request.mixture,
+        order=record.plan.order if record else local_order(prepared.manifest.width - 1),
+    )
+    if by_data:
+        request.check_length(plan.plan.max_steps)
+        if experiment:
+            config["max_steps"] = steps = plan.plan.max_steps
+            check_schedule(experiment.schedule, check_optimizer(experiment.optimizer), steps)
+    for each in advice(plan.plan):
+        logging.getLogger(__name__).warning(each)
+    request.on_size(_size(request, found, plan))
+    order = _order(request, claim.run_id, inputs, found.groups, prepared, plan, start, validation)
+    submission = claim.submission
+    made = RunRecord(
+        run_id=order.run_id,
+        started=run.started,
+        finished=None,
+        groups=found.groups,
+        plan=plan.plan,
+        policy=inputs.policy_bytes,
+        root=inputs.root_bytes,
+        manifest=prepared.envelope,
+        credentials=inputs.credential_bytes,
+        delegations=inputs.delegations,
+        config=config,
+        experiment=experiment,
+        environment=environment_here(
+            seed=request.seed,
+            threads=request.threads,
+            source=order.source,
+            chosen=request.chosen_kernels,
+        ),
+        start=start,
+        selection=shared.selection if shared else None,
+        validation=recorded_validation(request.validation, validation),
+        ema=request.ema,
+        submission=submission,
+        archive=None if submission and submission.archive else request.archive,
+    )
+    return PlannedRun(order, config, made)
+
+
+def _check_rows(request: RunRequest, prepared: Prepared) -> None:
+    if request.experiment:
+        request.experiment.check_rows(prepared.manifest.rows)
+
+
+def read_pretrained(
+    request: RunRequest, inputs: Inputs, found: Discovered, at: datetime
+) -> Start | None:
+    """The existing weights that the run begins with, compared with the model they fill."""
+    if request.shared and request.shared.carried:
+        return request.shared.carried.start  # its commit holds what became of them
+    declared = declared_start(request.experiment) if request.experiment else []
+    if declared and request.pretrained is not None:
+        raise UsageError(
+            f"the model starts from {declared[0]} by its hyperparameters already",
+            where=f"pretrained {request.pretrained}",
+            do="Name the weights in one place",
+        )
+    files = declared if request.pretrained is None else find_weights(Path(request.pretrained))
+    if not files:
+        return None
+    start = read_start(
+        files,
+        found.groups,
+        trust_root=inputs.anchor,
+        at=at,
+        loaded_by_model=bool(declared),
+    )
+    if not start.loaded_by_model:
+        check_fits(found.model, start)
+    return start
+
+
+def _require_framework(request: RunRequest, found: Discovered) -> None:
+    """Compare what the loop calls with what the run was announced as."""
+    if found.framework != request.framework:
+        raise UsageError(
+            f"the training loop calls the govern() of {found.framework}, and the run says "
+            f"framework: {request.framework}",
+            where=f"entrypoint {request.experiment.entrypoint}" if request.experiment else "loop",
+            do=f"Write framework: {found.framework}, or call the other one",
+        )
+
+
+def _size(request: RunRequest, found: Discovered, planned: Planned) -> ModelSize:
+    # An elastic run holds most on a rank when there are fewest.
+    fewest = request.workers if isinstance(request.workers, int) else min(request.workers)
+    if request.precision == "bf16":
+        cast_parameters(found.model)  # as the workers will; nobody trains this one
+    return model_size(
+        found.model,
+        found.optimizer,
+        found.groups,
+        planned.plan,
+        planned.stream_routes,
+        shards=fewest // request.replicate if request.shards else 1,
+        # Over JAX nobody looked which parameters are tables.
+        text=request.rows != "images" and request.framework == "torch",
+        averaged=request.ema is not None,
+    )
+
+
+def _order(
+    request: RunRequest,
+    run_id: str,
+    inputs: Inputs,
+    groups: Mapping[str, tuple[str, ...]],
+    prepared: Prepared,
+    planned: Planned,
+    start: Start | None,
+    validation: ValidationData | None,
+) -> Order:
+    folder = request.storage_place / run_id
+    make_folder(folder)
+    read = [corpus for corpus in planned.routes if corpus not in request.exclude]
+    settings, task = request.settings, None
+    if section := request.validation:
+        # What a run is judged by ends like what it trains on.
+        if validation is not None:
+            inputs = validation.joined(inputs)
+            read += validation.corpora
+        task = ValidationTask(
+            section=section,
+            prepared=str(validation.prepared.folder) if validation else None,
+            manifest=validation.prepared.manifest if validation else None,
+        )
+        keep = replace(settings.keep, metric=section.metric_name, goal=section.better)
+        settings = replace(settings, keep=keep)
+    return Order(
+        run_id=run_id,
+        experiment=request.experiment.name if request.experiment else None,
+        profiled=request.profiling.range if request.profiling else range(0),
+        log_policies=tuple(request.log_policies),
+        folder=str(folder),
+        prepared=str(prepared.folder),
+        manifest=prepared.manifest,
+        manifest_digest=prepared.digest,
+        plan=planned.plan,
+        routes=planned.stream_routes,
+        fallbacks=planned.read.fallbacks,
+        groups=dict(groups),
+        policy_groups=inputs.policy.document.groups or {},
+        policy_digest=inputs.policy.digest,
+        expiries=inputs.expiries(read),
+        on_expiry=inputs.policy.document.on_expiry,
+        revocations=inputs.revocation_source(read),
+        settings=settings,
+        validation=task,
+        reader=request.reader,
+        key_variables=operator_key.variables(request.attestation_key),
+        start=start,
+        source=source_of(
+            request.train_loop_per_worker,
+            request.experiment.entrypoint if request.experiment else None,
+        ),
+        monitored=monitored(
+            inputs.policy.document,
+            {corpus: decision.rules for corpus, decision in planned.decisions.items()},
+            planned.routes,
+            list(groups),
+            prepared.manifest,
+            planned.plan.max_steps,
+            request.exclude,
+        ),
+    )
