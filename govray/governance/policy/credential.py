@@ -138,8 +138,8 @@ class CredentialClass(Document):
     """The attributes of a corpus that a policy can see. Hashable.
 
     Equal classes are routed alike. The corpus name is one of the attributes, so a
-    class belongs to one corpus. The last five are of the credential's description, and absent
-    where that does not state them.
+    class belongs to one corpus. `DESCRIBED` are of the credential's description, and absent where
+    that does not state them.
     """
 
     corpus: Name
@@ -169,6 +169,12 @@ class CredentialClass(Document):
             for name, value in self
             if value is not None
         }
+
+
+DESCRIBED = tuple(
+    name for name in CredentialClass.model_fields if name in CorpusDescription.model_fields
+)
+"""Attributes that are of a credential's description."""
 
 
 class Credential(Document):
@@ -228,9 +234,8 @@ class Credential(Document):
     @property
     def credential_class(self) -> CredentialClass:
         """The attributes that a policy sees."""
-        names = ("source", "modality", "languages", "opt_out", "personal_data")
         stated = self.description
-        described = {name: getattr(stated, name) for name in names} if stated else {}
+        described = {name: getattr(stated, name) for name in DESCRIBED} if stated else {}
         return CredentialClass(
             corpus=self.corpus,
             license=self.license,

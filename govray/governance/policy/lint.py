@@ -17,20 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from string import ascii_lowercase
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from govray.errors import Malformed, Refused
 from govray.governance.policy import globs
-from govray.governance.policy.corpus_description import (
-    RESERVED,
-    UNSTATED,
-    Modality,
-    OptOut,
-    PersonalData,
-    Source,
-)
+from govray.governance.policy.corpus_description import RESERVED, UNSTATED
 from govray.governance.policy.corpus_routes import Fallback, resolve_all
-from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.credential import DESCRIBED, CredentialClass
 from govray.governance.policy.depth_policy import Match, Policy, PolicyDecision, Rule, in_force
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
 from govray.governance.policy.route import ADAPTER, RoutePhase, profile_weights, resolve
@@ -59,12 +52,15 @@ Code: TypeAlias = Literal[
 ]
 
 
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """The values of all enumerations within a type."""
+    found = get_args(annotation)
+    return tuple(v for each in found for v in ([each] if isinstance(each, str) else _choices(each)))
+
+
 _DESCRIBED: Mapping[str, tuple[str, ...]] = {
-    "source": get_args(Source),
-    "modality": get_args(Modality),
-    "languages": ("en", "de"),
-    "opt_out": get_args(OptOut),
-    "personal_data": get_args(PersonalData),
+    name: _choices(CredentialClass.model_fields[name].annotation) or ("en", "de")
+    for name in DESCRIBED
 }
 """Attributes of descriptions → their values; of languages, two."""
 
