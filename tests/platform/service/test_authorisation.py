@@ -14,12 +14,7 @@ from sqlmodel import Session, select
 
 from govray.platform.service.identity import access
 from govray.platform.service.routes import corpora
-from govray.platform.service.visible import (
-    record_index,
-    visibility,
-    visible_corpora,
-    visible_models,
-)
+from govray.platform.service.visible import record_index, visible_corpora, visible_models
 from govray.platform.store.tables import AuditEntry
 from tests.support.place import FOREIGN, Place
 
@@ -567,9 +562,9 @@ def test_without_the_check_of_roles_the_table_does_not_hold(
 def test_without_the_condition_on_corpora_the_table_does_not_hold(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (visibility, corpora, record_index):
+    for module in (corpora, record_index):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
-    for module in (visibility, visible_corpora, visible_models):
+    for module in (visible_corpora, visible_models):
         monkeypatch.setattr(module, "supplied", lambda _: true())
     assert any("200, not" in each for each in differences(place, "/v1/corpora/"))
     for part in ("/first/versions/1.0.0/lineage", "/v1/corpora", "/v1/records/"):

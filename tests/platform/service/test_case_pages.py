@@ -14,13 +14,7 @@ from sqlmodel import Session
 from govray.cli import main
 from govray.data.similarity.near_copies import near_records
 from govray.platform.service.http.settings import CaseSettings
-from tests.support.case_world import (
-    MODEL,
-    CaseWorld,
-    add_version,
-    case_world,
-    reworded,
-)
+from tests.support.case_world import MODEL, CaseWorld, add_version, case_world, reworded
 from tests.support.chromium import browser
 from tests.support.people import OWN_PAGE
 from tests.support.site import served

@@ -12,12 +12,8 @@ import pytest
 from sqlalchemy import false
 from sqlmodel import Session, col
 
-from govray.platform.service.pages.comparison import (
-    ABSENT,
-    compared_rows,
-    lineage_difference,
-)
-from govray.platform.service.visible import visibility, visible_models, visible_runs
+from govray.platform.service.pages.comparison import ABSENT, compared_rows, lineage_difference
+from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.store.lineage import lineage
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Trial
@@ -119,13 +115,12 @@ def test_the_page_says_what_differs_in_each_part(shelf: Library) -> None:
 def test_what_may_not_be_read_is_not_compared_or_listed(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The conditions of `visibility` decide, of queries here too."""
+    """The conditions of `visible` decide, of queries here too."""
     client = shelf.service.client("auditor", **PAGE)
     assert "run-first" in client.get("/runs").text  # the control
-    for module in (visibility, visible_runs, visible_models):
+    for module in (visible_runs, visible_models):
         monkeypatch.setattr(module, "trials", lambda _: col(Trial.id) == "run-narrow")
-    for module in (visibility, visible_runs):
-        monkeypatch.setattr(module, "experiments", lambda _: false())
+    monkeypatch.setattr(visible_runs, "experiments", lambda _: false())
     listed = client.get("/runs").text
     assert "run-first" not in listed
     assert "run-narrow" in listed

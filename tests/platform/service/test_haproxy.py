@@ -54,12 +54,7 @@ def configuration(
     tmp_path: Path, free_ports: dict[str, int]
 ) -> Iterator[tuple[Path, dict[str, int]]]:
     """Ray's own configuration, over one replica that echoes; and its ports."""
-    from ray.serve._private.haproxy import (
-        BackendConfig,
-        HAProxyApi,
-        HAProxyConfig,
-        ServerConfig,
-    )
+    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
     from ray.serve.config import HTTPOptions
 
     replica = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)

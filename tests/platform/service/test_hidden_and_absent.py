@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import true
 
-from govray.platform.service.visible import visibility, visible_models
+from govray.platform.service.visible import visible_models
 from tests.support.library import Library, library
 
 PAGE = {"accept": "text/html"}
@@ -102,9 +102,7 @@ def test_without_the_rule_a_hidden_model_is_shown(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: the rule is the one function, for pages and routes."""
-    for module in (visibility, visible_models):
-        monkeypatch.setattr(module, "versions", lambda _: true())
+    monkeypatch.setattr(visible_models, "versions", lambda _: true())
     assert said(shelf, "public", "/v1/models/guarded/versions/1.0.0")[0] == 200
-    for module in (visibility, visible_models):
-        monkeypatch.setattr(module, "attestations", lambda _: true())
+    monkeypatch.setattr(visible_models, "attestations", lambda _: true())
     assert said(shelf, "public", "/ledgers/run-guarded")[0] == 200

@@ -25,7 +25,7 @@ from govray.governance.record.entropy_profile import Measure, MonitorDecision, S
 from govray.governance.record.incidents import Findings
 from govray.platform.service.routes import memorization
 from govray.platform.service.routes.memorization import own_findings
-from govray.platform.service.visible.visibility import full_digest
+from govray.platform.service.visible.lookup import full_digest
 from govray.platform.store import tables
 from tests.support.library import Library, library
 

@@ -15,7 +15,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
-from govray.platform.service.visible import visibility, visible_models
+from govray.platform.service.visible import visible_models
 from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
@@ -100,8 +100,7 @@ def test_who_sees_which_version(running: Service) -> None:
 def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (visibility, visible_models):
-        monkeypatch.setattr(module, "versions", lambda caller: true())
+    monkeypatch.setattr(visible_models, "versions", lambda caller: true())
     assert names(running, "other supplier") == ["first", "mixed", "narrow"]
     path = "/v1/models/first/versions/1.0.0"
     assert running.client("other supplier").get(path).status_code == 200

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, true, update
 from sqlmodel import Session, col
 
 from govray.platform import service
-from govray.platform.service.visible import visibility, visible_models
+from govray.platform.service.visible import visible_models
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Ledger, ModelVersion
 from tests.support.library import Library, library
@@ -178,8 +178,7 @@ def test_without_the_rule_more_is_listed_on_both(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: it is one rule, for pages and routes."""
-    for module in (visibility, visible_models):
-        monkeypatch.setattr(module, "attestations", lambda _: true())
+    monkeypatch.setattr(visible_models, "attestations", lambda _: true())
     page, route = SAME["ledgers"]
     assert page(shelf, "public") == route(shelf, "public") == SAME["ledgers"][1](shelf, "admin")
 

@@ -12,11 +12,7 @@ from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.trust.revocation_list import (
-    Revocation,
-    RevocationList,
-    seal_revocations,
-)
+from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity import revocations

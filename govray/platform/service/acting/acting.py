@@ -36,7 +36,8 @@ from govray.platform.service.acting.experiment_check import (
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import may, places
-from govray.platform.service.visible.visibility import experiments, find_policy, find_submission
+from govray.platform.service.visible.visible_models import find_policy
+from govray.platform.service.visible.visible_runs import experiments, find_submission
 from govray.platform.store import submissions, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import Wanted

@@ -34,9 +34,9 @@ from govray.platform.service.pages.charts.curves import (
 from govray.platform.service.pages.rendering import digest, render
 from govray.platform.service.pages.shared_queries import signed_policy, version_href
 from govray.platform.service.routes.policies import ChangeAnswer, difference, stack
-from govray.platform.service.visible import visibility
-from govray.platform.service.visible.visibility import (
-    RUN_READERS,
+from govray.platform.service.visible import visible_models, visible_runs
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_models import (
     find_attestation,
     find_lineage,
     find_policy,
@@ -345,7 +345,7 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
         for row in visit.session.execute(
             select(Trial, Experiment)
             .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-            .where(col(Trial.id).in_(runs), visibility.trials(visit.caller))
+            .where(col(Trial.id).in_(runs), visible_runs.trials(visit.caller))
         )
     }
     # Of several attestations of a run, the one that was finished last.
@@ -353,7 +353,7 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
         row.run: row
         for row in visit.session.execute(
             select(Attestation)
-            .where(col(Attestation.run).in_(runs), visibility.whole_attestations(visit.caller))
+            .where(col(Attestation.run).in_(runs), visible_models.whole_attestations(visit.caller))
             .order_by(col(Attestation.finished), col(Attestation.digest))
         ).scalars()
     }

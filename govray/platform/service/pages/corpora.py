@@ -17,13 +17,9 @@ from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import attestation_href, version_href
 from govray.platform.service.routes.corpora import Use, signed_credentials, uses_of
-from govray.platform.service.visible.visibility import (
-    CORPUS_READERS,
-    credentials,
-    find_corpus,
-    own_corpora,
-)
-from govray.platform.service.visible.visibility import uses as visible_uses
+from govray.platform.service.visible.readers import CORPUS_READERS
+from govray.platform.service.visible.visible_corpora import credentials, find_corpus, own_corpora
+from govray.platform.service.visible.visible_corpora import uses as visible_uses
 from govray.platform.store.tables import Corpus, CorpusUse, Credential
 
 _NAME: Any = Corpus.name

@@ -36,8 +36,9 @@ from govray.platform.service.routes.experiments import (
     may_tag,
     tag,
 )
-from govray.platform.service.visible import visibility
-from govray.platform.service.visible.visibility import RUN_READERS, whole_attestations
+from govray.platform.service.visible import visible_runs
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_models import whole_attestations
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, tags_of
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
@@ -97,7 +98,7 @@ router = APIRouter(dependencies=[RUN_READERS])
 
 def latest(visit: Visit) -> list[tuple[Experiment, int]]:
     """The newest experiments that the caller may read, each with the number of its trials."""
-    statement = select(Experiment).where(visibility.experiments(visit.caller))
+    statement = select(Experiment).where(visible_runs.experiments(visit.caller))
     statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
     return _counted(visit.session, visit.session.execute(statement).scalars().all())
 
@@ -116,7 +117,7 @@ def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experim
 def listing(
     visit: VisitDep, page: PageDep, state: Annotated[str, Query(max_length=32)] = ""
 ) -> HTMLResponse:
-    statement = select(Experiment).where(visibility.experiments(visit.caller))
+    statement = select(Experiment).where(visible_runs.experiments(visit.caller))
     if state in ExperimentState.__members__:
         statement = statement.where(col(Experiment.state) == ExperimentState(state))
     columns: list[Any] = [Experiment.started, Experiment.id]
@@ -252,7 +253,7 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
 
 
 def _is_there(visit: Visit, trial: str) -> bool:
-    found = select(col(Trial.id)).where(col(Trial.id) == trial, visibility.trials(visit.caller))
+    found = select(col(Trial.id)).where(col(Trial.id) == trial, visible_runs.trials(visit.caller))
     return visit.session.execute(found).first() is not None
 
 

@@ -16,7 +16,7 @@ from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.ledgers import reader
-from govray.platform.service.visible.visibility import (
+from govray.platform.service.visible.visible_models import (
     find_ledger,
     ledgers,
     reads_entries,

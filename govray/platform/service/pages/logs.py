@@ -17,7 +17,7 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.routes.live_metrics import GOING
 from govray.platform.service.routes.logs import LARGEST, LONGEST_SEARCH, folder_of, part_of
-from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store import run_logs
 
 LINES = 500

@@ -31,17 +31,17 @@ from govray.platform.service.pages.shared_queries import (
     version_rows,
 )
 from govray.platform.service.routes.memorization import audits_of, findings_of, own_findings
-from govray.platform.service.visible.visibility import (
-    DigestPath,
-    corpora_of,
+from govray.platform.service.visible.lookup import DigestPath
+from govray.platform.service.visible.reach import is_within
+from govray.platform.service.visible.visible_corpora import corpora_of
+from govray.platform.service.visible.visible_models import (
     find_attestation,
     find_lineage,
     find_model,
     find_version,
-    is_within,
     reads_entries,
-    trials,
 )
+from govray.platform.service.visible.visible_runs import trials
 from govray.platform.store import tables
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.reverifications import newest as newest_reverification

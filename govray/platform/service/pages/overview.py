@@ -17,18 +17,16 @@ from govray.platform.service.pages.form_fields import form_of
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import model_rows
 from govray.platform.service.routes.records import answer_of
-from govray.platform.service.visible.visibility import (
+from govray.platform.service.visible.reach import is_staff
+from govray.platform.service.visible.readers import (
     AUDITORS,
     CORPUS_READERS,
-    attestations,
-    audit_entries,
-    is_staff,
-    ledgers,
-    own_corpora,
     reads_corpora,
     reads_runs,
-    trials,
 )
+from govray.platform.service.visible.visible_corpora import own_corpora
+from govray.platform.service.visible.visible_models import attestations, ledgers
+from govray.platform.service.visible.visible_runs import audit_entries, trials
 from govray.platform.store.tables import Attestation, AuditEntry, Corpus, Ledger, Trial
 
 router = APIRouter()

@@ -22,7 +22,7 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import tokens as routes
 from govray.platform.service.routes.role_bindings import ADMINS, WATCHERS
 from govray.platform.service.routes.tokens import NewToken, own
-from govray.platform.service.visible.visibility import administers
+from govray.platform.service.visible.readers import administers
 from govray.platform.store import role_bindings
 from govray.platform.store.tables import GroupMember, Token, User
 

@@ -11,11 +11,7 @@ from sqlmodel import col
 
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
-from govray.platform.service.acting.project_rules import (
-    demand,
-    demand_manage,
-    find_project,
-)
+from govray.platform.service.acting.project_rules import demand, demand_manage, find_project
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
@@ -25,7 +21,7 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import projects as routes
 from govray.platform.service.routes import role_bindings as role_routes
 from govray.platform.service.routes.role_bindings import NewBinding
-from govray.platform.service.visible.visibility import administers
+from govray.platform.service.visible.readers import administers
 from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings

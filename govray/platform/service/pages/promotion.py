@@ -21,7 +21,7 @@ from govray.platform.service.pages.form_fields import FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import models
 from govray.platform.service.routes.models import WRITES, StageRequest
-from govray.platform.service.visible.visibility import check_promotes, find_version
+from govray.platform.service.visible.visible_models import check_promotes, find_version
 from govray.platform.store import registry
 from govray.platform.store.promotion_gates import FailedGate, failures
 from govray.platform.store.registry import STAGES

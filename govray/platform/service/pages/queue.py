@@ -22,8 +22,9 @@ from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.visible.visibility import RUN_READERS, is_staff
-from govray.platform.service.visible.visibility import submissions as readable
+from govray.platform.service.visible.reach import is_staff
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import pools as stated
 from govray.platform.store import submissions
 from govray.platform.store.leases import RECONCILER

@@ -18,7 +18,7 @@ from govray.governance.verify.trace import outcome
 from govray.platform.service.identity import session_cookie
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.visit import Visit
-from govray.platform.service.visible.visibility import reads_audit, reads_corpora, reads_runs
+from govray.platform.service.visible.readers import reads_audit, reads_corpora, reads_runs
 from govray.platform.service.visible.visible_cases import reads_cases
 
 CONTENT_SECURITY_POLICY = "; ".join(

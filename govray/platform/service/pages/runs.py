@@ -19,8 +19,8 @@ from govray.platform.service.identity.pagination import Page, PageDep, foreign
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.comparison import MOST_SIDES
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.visible import visibility
-from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.service.visible import visible_models, visible_runs
+from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.states import TrialState
 from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Trial
@@ -148,7 +148,7 @@ def run_rows(
             order.key.label("sorted_by"),
         )
         .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-        .where(visibility.trials(visit.caller))
+        .where(visible_runs.trials(visit.caller))
     )
     key, name = order.key, col(Trial.id)
     # Two texts: canonical JSON does not tell 2.0 from 2.
@@ -190,12 +190,12 @@ def _beyond(order: RunOrder, down: bool, reached: str, name: str) -> ColumnEleme
 
 def _choices(visit: Visit) -> dict[str, list[str]]:
     """What the filters suggest, of what the caller may read: the first names of each."""
-    readable = visibility.experiments(visit.caller)
+    readable = visible_runs.experiments(visit.caller)
     tagged = select(col(Experiment.id)).where(readable)
     columns: dict[str, tuple[Any, ColumnElement[bool]]] = {
         "project": (Experiment.project, readable),
         "user": (Experiment.user, readable),
-        "policy": (Policy.name, visibility.policies(visit.caller)),
+        "policy": (Policy.name, visible_models.policies(visit.caller)),
         "tag": (ExperimentTag.tag, col(ExperimentTag.experiment).in_(tagged)),
     }
     return {

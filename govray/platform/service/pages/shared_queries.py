@@ -16,14 +16,14 @@ from govray.governance.policy.depth_policy import Policy
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Page
 from govray.platform.service.identity.visit import Visit
-from govray.platform.service.visible.visibility import (
+from govray.platform.service.visible.reach import within
+from govray.platform.service.visible.visible_corpora import own_corpora
+from govray.platform.service.visible.visible_models import (
     attestation_order,
     attestations,
-    own_corpora,
     reads_registry,
     reads_whole,
     versions,
-    within,
 )
 from govray.platform.store import tables
 from govray.platform.store.tables import Attestation, ModelVersion

@@ -20,8 +20,8 @@ from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.submissions import ID
-from govray.platform.service.visible.visibility import (
-    RUN_READERS,
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import (
     experiments,
     find_submission,
     reads_file,

@@ -32,8 +32,8 @@ from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.submissions import ACTS, ID
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
-from govray.platform.service.visible.visibility import RUN_READERS
-from govray.platform.service.visible.visibility import submissions as readable
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import submissions
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Project, Submission

@@ -22,11 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from govray.governance.submission.code_archive import archive_place, largest_archive
-from govray.governance.submission.received_archive import (
-    ReceivedArchive,
-    kept_bytes,
-    receive,
-)
+from govray.governance.submission.received_archive import ReceivedArchive, kept_bytes, receive
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid

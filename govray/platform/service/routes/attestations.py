@@ -27,17 +27,14 @@ from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible import visibility
-from govray.platform.service.visible.visibility import (
-    SEE_MODELS,
-    DigestPath,
-    absent,
+from govray.platform.service.visible import visible_models
+from govray.platform.service.visible.lookup import SEE_MODELS, DigestPath, absent, full_digest
+from govray.platform.service.visible.reach import within
+from govray.platform.service.visible.visible_models import (
     attestation_order,
     attestations,
-    full_digest,
     reads_whole,
     whole_attestations,
-    within,
 )
 from govray.platform.store import tables
 from govray.platform.store.tables import Attestation, Subject
@@ -342,7 +339,7 @@ def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
         .where(ranked.c.place == 1)
         .order_by(*order)
     )
-    readable = select(col(root.name)).where(visibility.trust_roots(caller))
+    readable = select(col(root.name)).where(visible_models.trust_roots(caller))
     statement = statement.where(col(root.name).in_(readable))
     roots = session.execute(statement.limit(MAX_ROOTS)).all()
     sets: dict[str, dict[str, tuple[bytes, ...]]] = {}

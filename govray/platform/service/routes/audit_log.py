@@ -12,12 +12,9 @@ from govray.governance.formats.document import Count, Timestamp
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.visibility import (
-    AUDITORS,
-    RUN_READERS,
-    audit_entries,
-    in_projects,
-)
+from govray.platform.service.visible.reach import in_projects
+from govray.platform.service.visible.readers import AUDITORS, RUN_READERS
+from govray.platform.service.visible.visible_runs import audit_entries
 from govray.platform.store import tables
 from govray.platform.store.tables import AuditEntry
 from govray.platform.store.usage import By

@@ -32,7 +32,6 @@ from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, trust_roots
 from govray.platform.service.routes.models import NAME, VERSION
-from govray.platform.service.visible.visibility import find_model, find_version
 from govray.platform.service.visible.visible_cases import (
     CASE_READERS,
     CasePath,
@@ -41,6 +40,7 @@ from govray.platform.service.visible.visible_cases import (
     find_case,
     reads_cases,
 )
+from govray.platform.service.visible.visible_models import find_model, find_version
 from govray.platform.store import cases as store
 from govray.platform.store.cases import LONGEST_CONTACT, LONGEST_REASON, MOST_BYTES, MOST_DOMAINS
 from govray.platform.store.database import begin_writing

@@ -20,14 +20,10 @@ from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.visibility import (
-    CORPUS_READERS,
-    cells,
-    credentials,
-    find_corpus,
-    own_corpora,
-)
-from govray.platform.service.visible.visibility import uses as visible_uses
+from govray.platform.service.visible.readers import CORPUS_READERS
+from govray.platform.service.visible.visible_corpora import credentials, find_corpus, own_corpora
+from govray.platform.service.visible.visible_corpora import uses as visible_uses
+from govray.platform.service.visible.visible_models import cells
 from govray.platform.store.tables import (
     Attestation,
     Corpus,

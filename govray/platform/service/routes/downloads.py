@@ -21,7 +21,7 @@ from sqlmodel import Session, col
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.routes.experiments import KnownTrial
-from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store import tables
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])

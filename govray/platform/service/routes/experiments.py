@@ -25,13 +25,9 @@ from govray.platform.service.identity.caller import Role
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible import visibility
-from govray.platform.service.visible.visibility import (
-    RUN_READERS,
-    find_experiment,
-    find_trial,
-    reads_runs,
-)
+from govray.platform.service.visible import visible_runs
+from govray.platform.service.visible.readers import RUN_READERS, reads_runs
+from govray.platform.service.visible.visible_runs import find_experiment, find_trial
 from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
@@ -99,7 +95,7 @@ def experiments(
 ) -> Listing[Experiment]:
     """The experiments that you may read, the latest first."""
     row = tables.Experiment
-    statement = select(row).where(visibility.experiments(visit.caller))
+    statement = select(row).where(visible_runs.experiments(visit.caller))
     if tag is not None:
         tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
         statement = statement.where(col(row.id).in_(tagged))
@@ -139,7 +135,7 @@ def trials(
 ) -> Listing[Trial]:
     """The trials that you may read, the latest first."""
     row = tables.Trial
-    statement = select(row).where(visibility.trials(visit.caller))
+    statement = select(row).where(visible_runs.trials(visit.caller))
     for column, value in (
         (row.experiment, experiment),
         (row.state, state),

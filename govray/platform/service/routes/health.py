@@ -17,7 +17,7 @@ from govray.platform.service.http.prometheus import CONTENT_TYPE, Measures
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.revocations import Lists
-from govray.platform.service.visible.visibility import STAFF_ONLY
+from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store.store_secret import trouble
 
 NO_KEY = "the store's secret, without which records are not found"

@@ -23,7 +23,7 @@ from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import immutable
-from govray.platform.service.visible.visibility import find_ledger, reads_entries
+from govray.platform.service.visible.visible_models import find_ledger, reads_entries
 from govray.platform.store.tables import Ledger
 from govray.platform.store.tile_storage import tile_folder
 from govray.platform.store.tiles import TileReader, parse_path

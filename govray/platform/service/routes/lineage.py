@@ -17,12 +17,8 @@ from govray.errors import UsageError
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import asked
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.visibility import (
-    DigestPath,
-    find_lineage,
-    full_digest,
-    reads_whole,
-)
+from govray.platform.service.visible.lookup import DigestPath, full_digest
+from govray.platform.service.visible.visible_models import find_lineage, reads_whole
 from govray.platform.store import tables
 from govray.platform.store.lineage import Lineage, of_group
 

@@ -29,8 +29,8 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import StreamReader
-from govray.platform.service.visible.visibility import RUN_READERS
 from govray.platform.store.states import TrialState
 from govray.platform.store.tables import Metric, Trial
 

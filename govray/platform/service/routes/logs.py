@@ -25,8 +25,8 @@ from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.routes.live_metrics import GOING, Streams, slot
+from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import StreamReader
-from govray.platform.service.visible.visibility import RUN_READERS
 from govray.platform.store import run_logs
 from govray.platform.store.tables import Experiment, Trial
 

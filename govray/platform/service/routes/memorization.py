@@ -24,7 +24,9 @@ from govray.governance.record.incidents import Findings
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.lineage import ModelPath, VersionPath
-from govray.platform.service.visible.visibility import DigestPath, corpora_of, full_digest, scope_of
+from govray.platform.service.visible.lookup import DigestPath, full_digest
+from govray.platform.service.visible.visible_corpora import corpora_of
+from govray.platform.service.visible.visible_models import scope_of
 from govray.platform.store.tables import Attestation, MemorizationManifest, ModelVersion, Subject
 
 router = APIRouter(tags=["memorization"])

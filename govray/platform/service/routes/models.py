@@ -7,7 +7,7 @@ Who sees what
 * A supplier sees the same three, also of versions whose run used a corpus of its own.
 
 What a caller may not see answers as if it were not there
-(`govray.platform.service.visible.visibility`).
+(`govray.platform.service.visible`).
 
 Engineers and admins write, with a token of the scope ``write``, those of a project only where all
 versions of the model are its own. A write and its entry in the audit
@@ -33,13 +33,13 @@ from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible import visibility
+from govray.platform.service.visible import visible_models
 from govray.platform.service.visible.reach import is_within
-from govray.platform.service.visible.visibility import (
+from govray.platform.service.visible.readers import promotes
+from govray.platform.service.visible.visible_models import (
     check_promotes,
     find_model,
     find_version,
-    promotes,
     whole_models,
 )
 from govray.platform.store import registry, tables
@@ -176,7 +176,7 @@ class Promoted(BaseModel):
 @router.get("/models")
 def models(visit: VisitDep, page: PageDep) -> Listing[Model | ModelName]:
     """The models of which the caller may see a version, by name."""
-    query: Select[Any] = select(tables.Model).where(visibility.models(visit.caller))
+    query: Select[Any] = select(tables.Model).where(visible_models.models(visit.caller))
     order: list[Any] = [col(tables.Model.name)]
     kept, following = page.rows(visit.session, query, order, [str])
     whole = whole_models(visit.session, visit.caller, [row.name for row in kept])
@@ -200,7 +200,7 @@ def versions(
     """The versions of a model that the caller may see, the highest first."""
     find_model(visit.session, visit.caller, model)
     v = tables.ModelVersion
-    query: Any = select(v).where(col(v.model) == model, visibility.versions(visit.caller))
+    query: Any = select(v).where(col(v.model) == model, visible_models.versions(visit.caller))
     order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
     kept, following = page.rows(visit.session, query, order, [int, int, int], descending=True)
     return Listing(

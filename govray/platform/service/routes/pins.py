@@ -23,7 +23,7 @@ from govray.platform.service.identity.roles import Action, may, submits
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.routes.logs import folder_of
-from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState
 from govray.storage.place import place

@@ -30,15 +30,14 @@ from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
-from govray.platform.service.visible import visibility
-from govray.platform.service.visible.visibility import (
-    DigestPath,
+from govray.platform.service.visible import visible_models
+from govray.platform.service.visible.lookup import DigestPath, full_digest
+from govray.platform.service.visible.readers import reads_public_only
+from govray.platform.service.visible.visible_models import (
     find_attestation,
     find_policy,
     find_trust_root,
-    full_digest,
     policies,
-    reads_public_only,
 )
 from govray.platform.store.lineage import decode
 from govray.platform.store.tables import Policy, TrustRoot
@@ -280,7 +279,7 @@ def trust_roots(visit: VisitDep, page: PageDep) -> Listing[TrustRootItem]:
     """The trust roots that attestations here were verified against."""
     statement: Any = select(
         col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
-    ).where(visibility.trust_roots(visit.caller))
+    ).where(visible_models.trust_roots(visit.caller))
     columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
     rows, following = page.rows(visit.session, statement, columns, [str, int, str])
     return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)

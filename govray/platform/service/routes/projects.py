@@ -29,7 +29,7 @@ from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.visibility import is_admin
+from govray.platform.service.visible.readers import is_admin
 from govray.platform.store import tables, tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import ProjectSettings, parse_settings

@@ -27,8 +27,9 @@ from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
+from govray.platform.service.visible.readers import CORPUS_READERS
 from govray.platform.service.visible.record_index import groups_of, leaves_of, places_of, store_key
-from govray.platform.service.visible.visibility import CORPUS_READERS, reads_entries
+from govray.platform.service.visible.visible_models import reads_entries
 from govray.platform.store.tables import Ledger, Record
 from govray.platform.store.tiles import TileReader
 

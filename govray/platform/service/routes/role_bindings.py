@@ -15,11 +15,7 @@ from sqlmodel import col
 
 from govray.governance.formats.document import Timestamp
 from govray.platform.service.acting import project_rules
-from govray.platform.service.acting.project_rules import (
-    PlaceName,
-    check_lent,
-    demand_manage,
-)
+from govray.platform.service.acting.project_rules import PlaceName, check_lent, demand_manage
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
@@ -27,7 +23,7 @@ from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.visibility import watches
+from govray.platform.service.visible.readers import watches
 from govray.platform.store import role_bindings, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.role_bindings import Grant

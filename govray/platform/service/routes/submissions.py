@@ -26,12 +26,8 @@ from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.visible.visibility import (
-    RUN_READERS,
-    find_submission,
-    reads_file,
-    submissions,
-)
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import find_submission, reads_file, submissions
 from govray.platform.store import pools, tables
 from govray.platform.store import submissions as queue
 from govray.platform.store.states import SubmissionState

@@ -32,8 +32,9 @@ from govray.platform.service.routes import archives
 from govray.platform.service.routes.submissions import DIGEST, Key
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
-from govray.platform.service.visible.visibility import RUN_READERS, absent
-from govray.platform.service.visible.visibility import submissions as readable
+from govray.platform.service.visible.lookup import absent
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import submissions
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import TaskKind

@@ -24,7 +24,7 @@ from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import Caller, Scope
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.visibility import administers, is_admin
+from govray.platform.service.visible.readers import administers, is_admin
 from govray.platform.store import tables
 from govray.platform.store.audit_log import log
 from govray.platform.store.database import begin_writing

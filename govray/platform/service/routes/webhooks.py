@@ -20,7 +20,7 @@ from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.visibility import STAFF_ONLY
+from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store import tables, webhooks
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.store_secret import indexing_key

@@ -2,7 +2,7 @@
 
 A run lies in the project that its experiment names, and an attestation where its run lies. An
 attestation lies in a model, too, if it is a version of it. Who reads what follows in
-`govray.platform.service.visible.visibility`; here is only what a role in a place reaches.
+`govray.platform.service.visible`; here is only what a role in a place reaches.
 """
 
 from __future__ import annotations

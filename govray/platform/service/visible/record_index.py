@@ -15,7 +15,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.policy.record_commitment import entry
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import Caller
-from govray.platform.service.visible.visibility import own_corpora, uses
+from govray.platform.service.visible.visible_corpora import own_corpora, uses
 from govray.platform.store.store_secret import KEY_BYTES, key_of, mask_secret
 from govray.platform.store.tables import (
     AbsentRecords,

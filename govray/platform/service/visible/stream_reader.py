@@ -17,7 +17,8 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import AccessGate
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.visible.visibility import find_trial, reads_runs
+from govray.platform.service.visible.readers import reads_runs
+from govray.platform.service.visible.visible_runs import find_trial
 
 RECHECK_SECONDS = 10.0
 

@@ -13,7 +13,7 @@ from govray.platform.service.identity import access, tokens
 from govray.platform.service.identity.access import CallerDep, require
 from govray.platform.service.identity.caller import ROLES, Caller, Role
 from govray.platform.service.identity.session_cookie import COOKIE
-from govray.platform.service.visible.visibility import own_corpora
+from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import AuditEntry, Corpus, Token
 from tests.support.people import KINDS, NOW, Service, begin_session, serve

@@ -17,7 +17,7 @@ from govray.platform.service.identity import access
 from govray.platform.service.identity.bound_roles import bound
 from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole, Role
 from govray.platform.service.identity.roles import ACTIONS, NEEDS, may, role_in
-from govray.platform.service.visible import reach, visibility, visible_runs
+from govray.platform.service.visible import reach, readers, visible_runs
 from govray.platform.store import role_bindings
 from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import ROLES, Grant
@@ -110,7 +110,7 @@ def test_who_has_a_role_somewhere_reads_that_and_nothing_elsewhere(held: Places)
 def test_without_the_condition_on_projects_elsewhere_is_read(
     held: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (reach, visibility, visible_runs):
+    for module in (reach, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
     for address in ("/v1/experiments", "/v1/trials", "/v1/attestations", "/v1/submissions"):
@@ -323,8 +323,8 @@ ROWS = st.fixed_dictionaries(
     }
 ).map(lambda given: RoleBinding(**given))
 ASKS = (
-    *(visibility.is_staff, visibility.is_admin, visibility.watches, visibility.reads_audit),
-    *(visibility.reads_runs, visibility.reads_corpora, visibility.promotes),
+    *(reach.is_staff, readers.is_admin, readers.watches, readers.reads_audit),
+    *(readers.reads_runs, readers.reads_corpora, readers.promotes),
 )
 
 
