@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.command import positive, run
-from govray.cli.demo.deployment import deploy, own_policy
+from govray.cli.demo.deployment import PARTS_LIST, deploy, own_policy
 from govray.cli.demo.run import WORKERS, experiment_of
 from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Monitoring
@@ -83,16 +83,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"{len(found[-1].measurable)} measurable",
                 flush=True,
             )
-    steps = [each.alone.get(deployment.PARTS_LIST) for each in found]
+    steps = [each.alone.get(PARTS_LIST) for each in found]
     told = {
         "runs": len(found),
         "caught": sum(step is not None for step in steps),
         "steps": steps,
-        "flagged_alone": [sorted(each.alone.keys() - {deployment.PARTS_LIST}) for each in found],
-        "steps_together": [each.together.get(deployment.PARTS_LIST) for each in found],
-        "flagged_together": [
-            sorted(each.together.keys() - {deployment.PARTS_LIST}) for each in found
-        ],
+        "flagged_alone": [sorted(each.alone.keys() - {PARTS_LIST}) for each in found],
+        "steps_together": [each.together.get(PARTS_LIST) for each in found],
+        "flagged_together": [sorted(each.together.keys() - {PARTS_LIST}) for each in found],
         "measurable": [len(each.measurable) for each in found],
     }
     print(json.dumps(told))

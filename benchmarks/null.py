@@ -39,12 +39,7 @@ from govray.engine.memorization.permutation_e_value import e_values, p_values
 from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.policy.memorization_section import Band, Monitoring
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
-from govray.governance.record.entropy_profile import (
-    EntropyProfile,
-    Measure,
-    MonitoredCorpus,
-    Side,
-)
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, MonitoredCorpus, Side
 from govray.governance.record.incidents import Incidents
 from govray.governance.record.prepare_manifest import (
     Manifest,

@@ -22,14 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks.search_cache import Cached
-from benchmarks.search_race import (
-    Halving,
-    Method,
-    RaysOwn,
-    Reached,
-    ToTheEnd,
-    race,
-)
+from benchmarks.search_race import Halving, Method, RaysOwn, Reached, ToTheEnd, race
 from govray.tune.brackets import Bracket
 from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point

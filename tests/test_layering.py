@@ -195,8 +195,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     ),
     # aiohttp, with its yarl, is the client of both HTTP and WebSockets; Ray brings it.
     "platform.service.tasks": frozenset({"sqlmodel", "sqlalchemy", "starlette", "aiohttp", "yarl"}),
+    # A form's fields are checked as the body of a request is.
     "platform.service.pages": frozenset(
-        {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}
+        {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2", "pydantic"}
     ),
     "platform.store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
     "platform.tasks": frozenset({"pydantic"}),

@@ -15,15 +15,7 @@ import typer
 
 from govray.cli import signing_key, user_files, verified_block
 from govray.cli.option_group import option_groups
-from govray.cli.output import (
-    DEFAULT_KEY,
-    Key,
-    PasswordFile,
-    field,
-    line,
-    note,
-    report,
-)
+from govray.cli.output import DEFAULT_KEY, Key, PasswordFile, field, line, note, report
 from govray.cli.trust import ModelTrust
 from govray.errors import GovrayError, Refused, Untrusted, UsageError
 

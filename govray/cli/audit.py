@@ -9,14 +9,7 @@ import typer
 
 from govray.cli import signing_key, trust, user_files
 from govray.cli.option_group import run_of
-from govray.cli.output import (
-    PasswordFile,
-    RevocationLists,
-    field,
-    line,
-    note,
-    report,
-)
+from govray.cli.output import PasswordFile, RevocationLists, field, line, note, report
 from govray.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,14 +15,7 @@ import typer
 
 from govray.cli import signing_key, user_files
 from govray.cli.option_group import Given, given_place, option_groups
-from govray.cli.output import (
-    DEFAULT_KEY,
-    Force,
-    PasswordFile,
-    field,
-    line,
-    report,
-)
+from govray.cli.output import DEFAULT_KEY, Force, PasswordFile, field, line, report
 from govray.cli.trust import ModelTrust
 from govray.errors import UsageError
 

@@ -16,13 +16,7 @@ import typer
 
 from govray.cli import trust, user_files
 from govray.cli.option_group import option_groups
-from govray.cli.output import (
-    field,
-    line,
-    print_table,
-    report,
-    table,
-)
+from govray.cli.output import field, line, print_table, report, table
 from govray.cli.run_records import run_corpora, run_records
 from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session

@@ -13,14 +13,7 @@ import typer
 
 from govray.cli import observed_run, user_files
 from govray.cli.corpus_source import OptOutAgentOption, OptOutsOption
-from govray.cli.option_group import (
-    LicenseCategory,
-    OptOut,
-    PersonalData,
-    Sensitivity,
-    Source,
-    Use,
-)
+from govray.cli.option_group import LicenseCategory, OptOut, PersonalData, Sensitivity, Source, Use
 from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, Refused, UsageError
 

@@ -14,11 +14,7 @@ import typer
 
 from govray.cli import user_files
 from govray.cli.option_group import option_groups
-from govray.cli.output import (
-    Force,
-    field,
-    line,
-)
+from govray.cli.output import Force, field, line
 from govray.cli.output import report as print_report
 from govray.cli.trust import ModelTrust
 from govray.errors import UsageError

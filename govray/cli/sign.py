@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import signing_key, user_files
-from govray.cli.output import (
-    DEFAULT_KEY,
-    Force,
-    Key,
-    PasswordFile,
-    field,
-    line,
-    report,
-)
+from govray.cli.output import DEFAULT_KEY, Force, Key, PasswordFile, field, line, report
 from govray.errors import UsageError
 
 if TYPE_CHECKING:

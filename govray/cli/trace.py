@@ -15,12 +15,7 @@ import typer
 
 from govray.cli import user_files
 from govray.cli.option_group import option_groups
-from govray.cli.output import (
-    Records,
-    field,
-    line,
-    report,
-)
+from govray.cli.output import Records, field, line, report
 from govray.cli.run_records import given_records, run_corpora, run_records
 from govray.cli.trust import ModelTrust
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError

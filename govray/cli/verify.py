@@ -306,10 +306,7 @@ def _verified(
     from govray.governance.formats.statement import claimed_type
     from govray.governance.policy.credential import Credential, verify_credential
     from govray.governance.policy.depth_policy import Policy, verify_policy
-    from govray.governance.policy.revoked import (
-        check_unrevoked_credential,
-        check_unrevoked_policy,
-    )
+    from govray.governance.policy.revoked import check_unrevoked_credential, check_unrevoked_policy
     from govray.governance.record.prepare_manifest import Manifest, verify_manifest
     from govray.governance.trust.revocation_list import (
         RevocationList,

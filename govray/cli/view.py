@@ -12,14 +12,7 @@ import typer
 
 from govray.cli import signing_key, user_files
 from govray.cli.option_group import option_groups
-from govray.cli.output import (
-    DEFAULT_KEY,
-    Key,
-    PasswordFile,
-    field,
-    line,
-    report,
-)
+from govray.cli.output import DEFAULT_KEY, Key, PasswordFile, field, line, report
 from govray.cli.trust import ModelTrust, Trusted
 from govray.errors import Refused, UsageError
 from govray.printable import json_text

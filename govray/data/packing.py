@@ -36,12 +36,7 @@ from govray.governance.formats.record_columns import RESERVE, TRAIN, RecordColum
 from govray.governance.formats.row_schema import MASKED, RowSchema
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
-from govray.governance.record.prepare_manifest import (
-    Part,
-    Reserve,
-    reserve_file,
-    shard_name,
-)
+from govray.governance.record.prepare_manifest import Part, Reserve, reserve_file, shard_name
 from govray.storage.atomic_file import make_folder
 from govray.storage.bucket_path import BucketPath, ObjectStat
 from govray.storage.draft_folder import DraftFolder

@@ -14,9 +14,7 @@ from sqlmodel import Session, col, select
 from govray.platform.client.logins import logins_file
 from govray.platform.store import submissions as queue
 from govray.platform.store.database import open_store
-from govray.platform.store.states import (
-    SubmissionState,
-)
+from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider

@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.data.installed_python import (
-    NOASSERTION,
-    SourceCorpus,
-    classify,
-    python_source,
-)
+from govray.data.installed_python import NOASSERTION, SourceCorpus, classify, python_source
 
 BSD = "License :: OSI Approved :: BSD License"
 MIT = "License :: OSI Approved :: MIT License"

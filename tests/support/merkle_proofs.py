@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from govray.governance.formats.merkle import (
-    consistency_path,
-    inclusion_path,
-    leaf_hash,
-    root_of,
-)
+from govray.governance.formats.merkle import consistency_path, inclusion_path, leaf_hash, root_of
 
 
 def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.tune.brackets import (
-    Mode,
-    adaptive,
-    bracket_lengths,
-    trials_per_bracket,
-)
+from govray.tune.brackets import Mode, adaptive, bracket_lengths, trials_per_bracket
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,7 @@ import pytest
 from govray.errors import UsageError
 from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.resources import Resources
-from govray.tune.cluster_capacity import (
-    ASKING,
-    TRIAL_CPUS,
-    count_waiting,
-    need,
-    trials_at_once,
-)
+from govray.tune.cluster_capacity import ASKING, TRIAL_CPUS, count_waiting, need, trials_at_once
 from govray.tune.search_config import SearchFile, parse_search
 from tests.support.search_files import EXPERIMENT, SEARCH
 

@@ -10,12 +10,7 @@ import pytest
 
 from govray.errors import UsageError
 from govray.tune.objective import TrialReport, report
-from govray.tune.stop_rules import (
-    Custom,
-    Divergence,
-    Memorization,
-    NoImprovement,
-)
+from govray.tune.stop_rules import Custom, Divergence, Memorization, NoImprovement
 
 
 def reports(*losses: float, m: float | None = 0.0, tau: float = 1.0) -> list[TrialReport]:

@@ -39,13 +39,7 @@ from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import RecordSource
 from govray.data.sources.quarantine import RecordFilter, one_corpus
 from govray.data.sources.record import SourceRecord
-from govray.data.sources.split import (
-    SplitCorpus,
-    check_count,
-    clear,
-    corpus_name,
-    nothing_left,
-)
+from govray.data.sources.split import SplitCorpus, check_count, clear, corpus_name, nothing_left
 from govray.data.sources.terms import RecordTerms, TermsReader
 from govray.errors import GovrayError
 from govray.governance.formats.row_schema import RowSchema

@@ -19,14 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from govray.data.corpus import (
-    Built,
-    PartsWriter,
-    check_name,
-    check_vacant,
-    disk_errors,
-    new_secret,
-)
+from govray.data.corpus import Built, PartsWriter, check_name, check_vacant, disk_errors, new_secret
 from govray.data.sources.quarantine import Quarantine
 from govray.data.sources.record import SourceRecord
 from govray.data.sources.terms import RecordTerms, TermsReader, Unclear

@@ -21,12 +21,7 @@ from torch import nn
 from govray.engine.batch import MicroBatch
 from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
 from govray.engine.model.adapters import Adapters
-from govray.engine.steps.routed import (
-    Routed,
-    count_targets,
-    named_domains,
-    resolve_parameters,
-)
+from govray.engine.steps.routed import Routed, count_targets, named_domains, resolve_parameters
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 

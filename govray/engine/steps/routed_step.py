@@ -31,12 +31,7 @@ from typing import Any, Protocol
 from govray.engine.steps.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.steps.first_exchange import FirstExchange, Terms
 from govray.engine.steps.rank_failure import FirstFailure, RankFailure, status, stop_if_failed
-from govray.engine.steps.routed import (
-    Routed,
-    count_targets,
-    named_domains,
-    resolve_parameters,
-)
+from govray.engine.steps.routed import Routed, count_targets, named_domains, resolve_parameters
 from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
 from govray.errors import InfrastructureFailed, RankFailed, Refused, UsageError

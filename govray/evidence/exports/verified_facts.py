@@ -16,11 +16,7 @@ from typing import Self
 
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.coverage import Coverage
-from govray.governance.attestation.model_attestation import (
-    AdmittedCorpus,
-    Attestation,
-    GroupTaint,
-)
+from govray.governance.attestation.model_attestation import AdmittedCorpus, Attestation, GroupTaint
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope

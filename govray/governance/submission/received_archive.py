@@ -20,11 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from govray.errors import Malformed, Refused
-from govray.governance.submission.code_archive import (
-    archive_place,
-    check_archive,
-    largest_archive,
-)
+from govray.governance.submission.code_archive import archive_place, check_archive, largest_archive
 from govray.storage.atomic_file import make_folder, stage_file, sync_folder
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place

@@ -41,11 +41,7 @@ from govray.governance.formats.dsse import IN_TOTO, Envelope
 from govray.governance.formats.keys import PublicKey
 from govray.governance.formats.signed_note import TreeHead
 from govray.governance.formats.statement import Subject, read
-from govray.governance.notary.cosignature import (
-    Cosignature,
-    check_cosignatures,
-    missing_witnesses,
-)
+from govray.governance.notary.cosignature import Cosignature, check_cosignatures, missing_witnesses
 from govray.governance.notary.timestamp import MAX_RESPONSE, Timestamp, check_timestamps
 from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential

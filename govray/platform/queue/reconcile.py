@@ -48,13 +48,7 @@ from sqlmodel import Session, col
 from govray.governance.formats.document import format_time, parse_time
 from govray.platform.queue import gifts, queue_order
 from govray.platform.queue.giving_way import Holding
-from govray.platform.queue.job import (
-    AttemptGone,
-    Cluster,
-    JobRefused,
-    Unreachable,
-    job_name,
-)
+from govray.platform.queue.job import AttemptGone, Cluster, JobRefused, Unreachable, job_name
 from govray.platform.queue.outcome import Outcome, outcome, vanished
 from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits

@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement, RankFailure, Terms
 from govray.engine.model.gpt import GPT, loss
-from govray.errors import (
-    GovrayError,
-    InfrastructureFailed,
-    RankFailed,
-    Refused,
-    UsageError,
-)
+from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused, UsageError
 from tests.support.cases import (
     CORPUS,
     PLAN,

@@ -7,10 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine.memorization.deviation import (
-    measures,
-    reserve_spread,
-)
+from govray.engine.memorization.deviation import measures, reserve_spread
 from govray.engine.memorization.probe_sharing import most_rows, own_probe_rows
 from govray.engine.memorization.scores import RowScores
 from govray.errors import UsageError

@@ -16,12 +16,7 @@ from govray.engine.batch import IGNORED
 from govray.engine.memorization import scores
 from govray.engine.memorization.logit_lens import Lens, find_lens
 from govray.engine.memorization.monitor import logits_in
-from govray.engine.memorization.scores import (
-    RowScores,
-    score_rows,
-    token_scores,
-    untouched,
-)
+from govray.engine.memorization.scores import RowScores, score_rows, token_scores, untouched
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows

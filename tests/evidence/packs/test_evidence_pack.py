@@ -19,11 +19,7 @@ from govray.evidence.packs.evidence_pack import write_pack
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.trust.anchor import TrustAnchor
-from govray.governance.trust.revocation_list import (
-    Revocation,
-    RevocationList,
-    seal_revocations,
-)
+from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.verify.verifier import verify
 from tests.support.pack_tables import tables
 from tests.support.world import AT, World

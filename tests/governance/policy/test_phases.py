@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from govray.errors import Malformed, Refused
 from govray.governance.policy.corpus_routes import CorpusRoutes, Fallback, resolve_all
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import (
-    Phase,
-    Policy,
-    PolicyDecision,
-    Profile,
-    in_force,
-)
+from govray.governance.policy.depth_policy import Phase, Policy, PolicyDecision, Profile, in_force
 from govray.governance.policy.lint import diff, lint
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route, RoutePhase, resolve

@@ -12,12 +12,7 @@ from pydantic import ValidationError
 from govray.errors import Refused
 from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.record.canary import FORMAT, Canaries
-from govray.governance.record.prepare_manifest import (
-    Planted,
-    PreparedCorpus,
-    Reserve,
-    RowGroup,
-)
+from govray.governance.record.prepare_manifest import Planted, PreparedCorpus, Reserve, RowGroup
 from tests.support.manifests import DIGEST, FILES, corpus, make_manifest, records_of, split
 from tests.support.table import each_row
 

@@ -9,11 +9,7 @@ import pytest
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.policy.memorization_section import Band, Monitoring
-from govray.governance.record.entropy_profile import (
-    EntropyProfile,
-    Measure,
-    Side,
-)
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
 
 SECTION = Monitoring(every=10, probe_rows=8, bands={"*": Band(low=-2, high=2)})
 

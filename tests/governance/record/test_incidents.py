@@ -11,22 +11,12 @@ import pytest
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.entropy_profile import (
-    EntropyProfile,
-    Side,
-)
+from govray.governance.record.entropy_profile import EntropyProfile, Side
 from govray.governance.record.gates import Gate, carried, joined, on_lineage
 from govray.governance.record.incidents import follow
 from govray.governance.record.ledger import AnyLeaf, Ledger
 from govray.governance.verify.verifier import verify
-from tests.support.monitored_world import (
-    CALM,
-    SECTION,
-    Deviations,
-    Monitored,
-    from_step,
-    verified,
-)
+from tests.support.monitored_world import CALM, SECTION, Deviations, Monitored, from_step, verified
 from tests.support.world import AT, POLICY, RUN, World
 
 

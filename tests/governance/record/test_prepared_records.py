@@ -15,10 +15,7 @@ from govray.errors import Refused
 from govray.governance.formats import merkle
 from govray.governance.formats.record_columns import ManifestRecord, RecordColumns
 from govray.governance.record import prepared_records
-from govray.governance.record.prepare_manifest import (
-    Manifest,
-    PreparedCorpus,
-)
+from govray.governance.record.prepare_manifest import Manifest, PreparedCorpus
 from govray.governance.record.prepared_records import PreparedRecords, StatedRecords
 from tests.support.manifests import FILES, corpus, make_manifest, records_of
 from tests.support.table import each_row

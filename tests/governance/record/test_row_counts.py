@@ -13,12 +13,7 @@ from govray.governance.record import plan_rows, prepared_records, row_counts
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.canary import Canaries
 from govray.governance.record.ledger import CorpusUse, Leaf
-from govray.governance.record.prepare_manifest import (
-    Manifest,
-    Planted,
-    PreparedCorpus,
-    RowGroup,
-)
+from govray.governance.record.prepare_manifest import Manifest, Planted, PreparedCorpus, RowGroup
 from govray.governance.record.row_order import RowOrder
 from tests.support import row_by_row
 from tests.support.manifests import DIGEST, corpus, make_manifest, records_of

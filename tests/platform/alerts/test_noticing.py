@@ -18,15 +18,7 @@ from govray.platform.store.states import ExperimentState, SubmissionState, Trial
 from govray.platform.store.tables import Alert, Delivery, Reverification, Webhook
 from govray.platform.store.webhooks import event_id
 from tests.support.databases import on_both
-from tests.support.happened import (
-    AT,
-    LATER,
-    credential,
-    decision,
-    experiment,
-    submission,
-    trial,
-)
+from tests.support.happened import AT, LATER, credential, decision, experiment, submission, trial
 
 ADA = ChangedBy(user="ada", at=AT)
 KEY = bytes(32)

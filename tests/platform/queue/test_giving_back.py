@@ -12,13 +12,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
-from govray.governance.submission.worker_cap import (
-    ANSWER,
-    LARGEST,
-    REQUEST,
-    read_cap,
-    write_cap,
-)
+from govray.governance.submission.worker_cap import ANSWER, LARGEST, REQUEST, read_cap, write_cap
 from govray.platform.queue.giving_way import Holding
 from govray.platform.queue.job import JobState
 from govray.platform.queue.outcome import run_name

@@ -17,13 +17,7 @@ from govray.platform.queue import reconcile
 from govray.platform.queue.job import AttemptGone, Job, JobState
 from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
-from govray.platform.queue.reconcile import (
-    LEASE_S,
-    START_GRACE_S,
-    SWEEP_S,
-    QueuePass,
-    Reconciler,
-)
+from govray.platform.queue.reconcile import LEASE_S, START_GRACE_S, SWEEP_S, QueuePass, Reconciler
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Lease, Pool, Submission
 from govray.platform.tasks.task_file import FINITE, KINDS, SHOWN

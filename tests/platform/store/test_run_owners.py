@@ -16,7 +16,8 @@ from govray.platform.indexing.index_source import searches
 from govray.platform.indexing.indexer import IndexReport, index_storage
 from govray.platform.indexing.model_rows import index_run_model
 from govray.platform.service.identity.caller import Caller, PlaceRole
-from govray.platform.service.visible.visibility import attestations, experiments
+from govray.platform.service.visible.visible_models import attestations
+from govray.platform.service.visible.visible_runs import experiments
 from govray.platform.store import submissions, tables
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.experiment_tags import MOST_TAGS, replace_tags, tags_of

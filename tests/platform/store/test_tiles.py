@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from govray.errors import CouldNotCheck, Damaged, Malformed
 from govray.governance.formats import merkle
-from govray.platform.store.tiles import (
-    TileReader,
-    TileWriter,
-    parse_path,
-    write_tiles,
-)
+from govray.platform.store.tiles import TileReader, TileWriter, parse_path, write_tiles
 from tests.support.merkle_proofs import consistency_proof, inclusion_proof
 
 LEAVES = [f"leaf {i}".encode() for i in range(70_000)]
