@@ -67,11 +67,6 @@ LicenseCategory = Literal[
 ]
 Sensitivity = Literal["public", "internal", "confidential", "restricted"]
 Use = Literal["commercial", "non_commercial", "academic_only", "unspecified"]
-Source = Literal[
-    "public_dataset", "licensed", "other_private", "crawled", "user", "synthetic", "other"
-]
-OptOut = Literal["honoured", "none_found", "reserved", "unchecked", "not_applicable"]
-PersonalData = Literal["none", "pseudonymised", "present", "unknown"]
 
 
 def given_place(text: str) -> Place:

@@ -13,12 +13,12 @@ import typer
 
 from govray.cli import observed_run, user_files
 from govray.cli.corpus_source import OptOutAgentOption, OptOutsOption
-from govray.cli.option_group import LicenseCategory, OptOut, PersonalData, Sensitivity, Source, Use
+from govray.cli.option_group import LicenseCategory, Sensitivity, Use
 from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from govray.governance.policy.corpus_routes import Fallback
     from govray.governance.policy.credential import CredentialClass
@@ -121,18 +121,13 @@ def explain(
         Sensitivity, typer.Option("--sensitivity", help="With --license.")
     ] = "restricted",
     use: Annotated[Use | None, typer.Option("--use", help="With --license.")] = None,
-    source: Annotated[Source | None, typer.Option("--source", help="With --license.")] = None,
-    modality: Annotated[
+    stated: Annotated[
         list[str] | None,
-        typer.Option("--modality", metavar="KIND", help="With --license. Repeatable."),
-    ] = None,
-    language: Annotated[
-        list[str] | None,
-        typer.Option("--language", metavar="TAG", help="With --license. Repeatable."),
-    ] = None,
-    opt_out: Annotated[OptOut | None, typer.Option("--opt-out", help="With --license.")] = None,
-    personal_data: Annotated[
-        PersonalData | None, typer.Option("--personal-data", help="With --license.")
+        typer.Option(
+            "--stated",
+            metavar="ATTRIBUTE=VALUE",
+            help="Of the corpus's description, as source=crawled. With --license. Repeatable.",
+        ),
     ] = None,
     url: Annotated[
         str | None,
@@ -148,17 +143,13 @@ def explain(
     from govray.governance.policy.lint import explain as explain_class
 
     policy = _read(path)
-    reserved = _reserved(url, opt_outs, opt_out_agent, opt_out)
+    described = _described(stated or ())
+    reserved = _reserved(url, opt_outs, opt_out_agent, "opt_out" in described)
+    if reserved is not None:
+        described["opt_out"] = reserved.opt_out
     if credential is not None and license is None and reserved is None:
         cls = _class_of(credential)
     elif license is not None and credential is None:
-        described = {
-            "source": source,
-            "modality": modality or None,
-            "languages": language or None,
-            "opt_out": opt_out if reserved is None else reserved.opt_out,
-            "personal_data": personal_data,
-        }
         cls = _class(corpus, license, license_category, jurisdiction, sensitivity, use, described)
     else:
         raise UsageError(
@@ -213,21 +204,39 @@ def explain(
         field("fallback", f"{explanation.fallback.profile}: after a gate its rows train {groups}")
 
 
+def _described(stated: Iterable[str]) -> dict[str, Any]:
+    """Attributes of a description, from ``ATTRIBUTE=VALUE`` as people type it."""
+    from govray.governance.policy.credential import DESCRIBED
+    from govray.governance.policy.depth_policy import Match
+
+    found: dict[str, Any] = {}
+    for each in stated:
+        name, _, value = each.partition("=")
+        if name not in DESCRIBED:
+            raise UsageError(
+                f"{name!r} is no attribute of a description",
+                where="--stated",
+                do=f"Write ATTRIBUTE=VALUE, with one of {', '.join(DESCRIBED)}",
+            )
+        found[name] = [*found.get(name, ()), value] if name in Match.SEVERAL else value
+    return found
+
+
 class _Reserved(NamedTuple):
-    opt_out: OptOut
+    opt_out: str
     told: str
 
 
 def _reserved(
-    url: str | None, file: Path | None, agents: list[str] | None, stated: OptOut | None
+    url: str | None, file: Path | None, agents: list[str] | None, stated: bool
 ) -> _Reserved | None:
     if url is None and file is None and not agents:
         return None
-    if url is None or file is None or stated is not None:
+    if url is None or file is None or stated:
         raise UsageError(
             "a URL is looked up in a snapshot, which says what is reserved",
             where="--url, --opt-outs",
-            do="Give both, and no --opt-out.",
+            do="Give both, and no --stated opt_out.",
         )
     from govray.data.opt_outs.snapshot import EVERYBODY, NotLookedAt, read_opt_outs
 
@@ -459,7 +468,7 @@ def _class(
             "jurisdiction": jurisdiction,
             "sensitivity": sensitivity,
             "use": use or spdx.use(license),
-            **{name: value for name, value in described.items() if value is not None},
+            **described,
         }
         return CredentialClass.from_source(fields, where="the class")
     except Malformed as error:

@@ -86,16 +86,7 @@ def _corpus(corpus: CorpusFacts) -> dict[str, Any]:
             "version": _facet("version", datasetVersion=stated.records.root),
             "documentation": _facet("documentation", description=corpus_text.description(corpus)),
             "ownership": _facet("ownership", owners=[{"name": stated.issuer, "type": "ISSUER"}]),
-            "tags": _tags(
-                {
-                    "license": stated.license,
-                    "licenseCategory": stated.license_category,
-                    "use": stated.use,
-                    "jurisdiction": stated.jurisdiction,
-                    "sensitivity": stated.sensitivity,
-                    "credential": corpus.digest,
-                }
-            ),
+            "tags": _tags({**stated.credential_class.texts(), "credential": corpus.digest}),
         },
         "inputFacets": {"inputStatistics": _facet("inputStatistics", rowCount=corpus.records)},
     }
