@@ -3,7 +3,7 @@
 The gates of each stage are a small closed document, written as YAML
 (``policies/promotion.yaml``) and signed as a depth policy is. The trust root names who signs, by
 the role ``policy``. The operator, whose models pass or fail, is not asked. So neither those
-who may write the registry, nor those who write the service's files, can lower its bar. Every
+who may write the registry, nor those who put files beside the policies, can lower its bar. Every
 promotion records the digest of the signed statement.
 
 Invariants
