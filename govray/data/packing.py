@@ -6,7 +6,10 @@ Read → hash → tokenize → pack → write, one item for each part. A part th
 is verified instead (``finished_parts.py``). What a task found is compared with
 the credential by the driver (``admission.py``), before any of it is used.
 
-Pickle is used between the driver and its own tasks only, never on what lies on storage.
+Pickle is used between the driver and its own tasks only, never on what lies on storage. Ray itself
+unpickles what workers answer, whatever form this module gives it. So a driver that holds the
+operator's key is as safe as the cluster that it works on. `govray prepare` starts one of its own on
+its machine, unless ``RAY_ADDRESS`` names another, where nobody else's code may run.
 """
 
 from __future__ import annotations

@@ -123,6 +123,12 @@ def claimed(request: RunRequest) -> Claim:
     if request.resume and record:
         run_listing.refuse_other_submission(record, submission)
     if register is not None:
+        if request.checkpoint_storage:
+            raise UsageError(
+                "the attestor copies a run's folder, and the commits would lie elsewhere",
+                where="checkpoint.storage",
+                do="Leave it out, or let storage_path be the URL",
+            )
         # A search has made its trials' folders.
         there = not shared and (request.storage_place / run_id).exists()
         register.started(planted=record is not None or there)

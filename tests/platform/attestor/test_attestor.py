@@ -32,6 +32,7 @@ from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.submission.register_forms import AcceptanceForm
 from govray.governance.trust.trust_state import TrustState
 from govray.platform.attestor import attestor as module
+from govray.platform.attestor import staging
 from govray.platform.attestor.attestor import MOST_TRIES, Attestor, check_keys
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.door import PORT
@@ -256,6 +257,32 @@ def test_a_folder_that_was_changed_is_not_attested(
     assert done.why
     assert "PRIVATE KEY" not in done.why
     assert not room.model.exists()
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_folder_that_changes_while_it_is_copied_is_not_attested(
+    room: Room, monkeypatch: pytest.MonkeyPatch, swaps: bool
+) -> None:
+    """Each file is whole, and of another time."""
+
+    def opened(path: Path, mode: str) -> Any:
+        if swaps and path.name == model_folder.WEIGHTS:
+            flipped_weights(room)  # it was opened; the manifest was copied before it
+        return open(path, mode)
+
+    monkeypatch.setattr(staging, "open", opened, raising=False)
+
+    assert room.attest().state == ("NOT_ATTESTED" if swaps else "ATTESTED")
+
+
+def test_a_model_in_the_run_s_own_folder_means_nothing(room: Room, alone: Path) -> None:
+    fake = Path(shutil.copytree(alone / "model", room.run / "model"))
+    weights = (fake / model_folder.WEIGHTS).read_bytes()
+    (fake / model_folder.WEIGHTS).write_bytes(weights[:-3] + b"own")
+
+    assert room.attest().state == "ATTESTED"
+    assert (room.model / model_folder.WEIGHTS).read_bytes() == weights
+    govray.verify(room.model, trust_root=room.deployment.root)
 
 
 def told(room: Room, change: Callable[[Any], None]) -> Callable[..., Any]:

@@ -138,6 +138,26 @@ def test_a_run_that_takes_all_processor_time_is_refused_once(
         ask("read", read=(), write=tmp_path, limits=ParserLimits())
 
 
+def test_nothing_that_lies_about_is_imported_by_the_parser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what a variable names, nor what lies where it works."""
+    made, home = tmp_path / "made", tmp_path / "home"
+    home.mkdir()
+    for name in ("sitecustomize", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(made)!r}, 'w'); from decimal import *")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "json.py"))
+    monkeypatch.chdir(tmp_path)
+
+    given = {"run": str(home), "model": str(home), "prepared": str(home), "commit": "none"}
+    with pytest.raises(GovrayError, match="not the folder of a run"):
+        ask("read", read=(home,), write=home, limits=ParserLimits(), **given)
+    assert not made.exists()
+    subprocess.run([sys.executable, "-c", ""], check=True)  # the control
+    assert made.exists()
+
+
 @pytest.mark.parametrize("place", ["prepared", "site"])
 def test_a_secret_where_the_parser_may_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str

@@ -384,6 +384,20 @@ def test_no_mutation_of_a_finished_folder_is_signed(folders: Folders, count: int
     assert refused > 0.8 * count  # and so hardly any mutation changed nothing that counts
 
 
+def test_an_older_commit_in_the_newest_s_place_is_not_signed(folders: Folders) -> None:
+    older = f"{folder_name(STEPS - 2)}/"
+    restored = {
+        name.replace(older, f"{COMMIT}/"): data
+        for name, data in folders.others.items()
+        if name.startswith(older)
+    }
+    assert f"{COMMIT}/{MANIFEST}" in restored
+    kept = {name: data for name, data in folders.untouched.items() if not name.startswith(COMMIT)}
+
+    assert folders.attested(kept | restored) is None
+    assert folders.attested(folders.untouched) == folders.payload  # the control
+
+
 LIES: list[Mutation] = [
     *(edit_document, edit_summary, edit_leaves, edit_tensors, add_file, delete_file),
     *(record_from_elsewhere, from_elsewhere),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from govray.errors import InfrastructureFailed, Refused, Stopped, UsageError
 from govray.governance.submission.register_forms import ADDRESS, SECRET, Flagged
 from govray.governance.submission.submission import Submission
 from govray.platform.attestor.register import Register
-from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint import commit_folder, storage
 from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
@@ -115,6 +116,15 @@ def test_a_run_tells_its_start_each_commit_and_its_end(
     job.environment(monkeypatch)
     job.trainer().train(attest=True)
     assert job.posts()[10:] == [(3, "started", 6), (3, "finished", 6), (3, "ended", 6)]
+
+
+def test_commits_that_the_attestor_would_not_find_are_refused_before_a_step(job: Job) -> None:
+    there = replace(job.trainer(), checkpoint_storage="s3://bucket/commits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "require_reachable", lambda url: None)
+        with pytest.raises(UsageError, match="copies a run's folder"):
+            there.train()
+    assert job.posts() == []
 
 
 def test_a_run_by_hand_tells_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
