@@ -32,6 +32,7 @@ from govray.governance.record.ledger import Ledger
 from govray.platform.attestor.register_tables import Attested, Posted
 from govray.train.checkpoint.commit_folder import MANIFEST
 from govray.train.checkpoint.storage import folder_name
+from govray.train.run_folder import ledger_tree
 from govray.train.run_folder.clock import instant
 from tests.support.attesting import SUBMISSION, Room, ended
 from tests.support.deployment import Deployment
@@ -42,6 +43,8 @@ from tests.train.conftest import trainer_of
 
 STEPS = 12
 COMMIT = folder_name(STEPS)
+STATE, LEDGER = f"{COMMIT}/state.json", f"{COMMIT}/ledger.jsonl"
+BROKEN = (KeyError, TypeError, ValueError, AttributeError, RecursionError, GovrayError)
 FEW, MANY = 39, 5_000
 NOT_THE_JOB_S = (
     *("policy", "trustRoot", "manifest", "plan", "corpora", "quarantine", "levels", "taint"),
@@ -89,12 +92,9 @@ class Folders:
         """The same, where the job has posted these files as its last commit."""
         register = self.room.attestor.register
         try:
-            lines = b"".join(
-                each[1] for each in sorted(files.items()) if each[0] == f"{COMMIT}/ledger.jsonl"
-            )
-            ledger = Ledger.read(self.room.run.name, lines)
+            ledger = _ledger(json.loads(files[STATE]), files)
             size, root = ledger.size, f"sha256:{ledger.root.hex()}"
-        except GovrayError:
+        except BROKEN:
             size, root = register.last.ledger_size, register.last.ledger_root
         changed = {
             "commit": canonical_json.sha256(files.get(f"{COMMIT}/{MANIFEST}", b"")),
@@ -135,6 +135,7 @@ def folders(
     checkpoint = {"every_steps": 5, "save_trial_latest": 3}
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
+        patch.setattr(ledger_tree, "TILE", 4)
         several = deployment.experiment(
             name="several", resources={"num_workers": 1}, checkpoint=checkpoint
         )
@@ -267,8 +268,10 @@ def edit_summary(rng: random.Random, files: Files, others: Files) -> None:
 
 
 def edit_leaves(rng: random.Random, files: Files, others: Files) -> None:
-    """The ledger's leaves: replaced, dropped, doubled, in another order, or with other counts."""
-    name = f"{COMMIT}/ledger.jsonl"
+    """The ledger's leaves: replaced, dropped, doubled, in another order, or with other counts. They
+    lie in tiles, and behind the last one in the commit."""
+    tiles = json.loads(files[STATE])["ledger"]["tiles"]
+    name = rng.choice([*(_object(each) for each in tiles), LEDGER])
     lines = files[name].splitlines(keepends=True)
     at = rng.randrange(len(lines))
     match rng.randrange(5):
@@ -327,19 +330,21 @@ MUTATIONS: list[Mutation] = [
 
 def fit(files: Files, before: Files) -> None:
     """Rewrite what names the changed files by digest: beside the commit, in it, in its manifest."""
-    state_name = f"{COMMIT}/state.json"
     try:
-        state = json.loads(files[state_name])
+        state = json.loads(files[STATE])
         for name in [each for each in sorted(files) if each.startswith("record/")]:
             if files[name] != before.get(name) and name in state["governance"]:
                 state["governance"][name] = _entry(files[name])
-                digest = state["governance"][name]["digest"].removeprefix("sha256:")
-                files[f"governance/{digest}"] = files[name]
-        if files[f"{COMMIT}/ledger.jsonl"] != before[f"{COMMIT}/ledger.jsonl"]:
-            ledger = Ledger.read("", files[f"{COMMIT}/ledger.jsonl"])
+                files[_object(state["governance"][name])] = files[name]
+        tiles = [files[_object(each)] for each in state["ledger"]["tiles"]]
+        entries = [_entry(each) for each in tiles]
+        if (entries, files[LEDGER]) != (state["ledger"]["tiles"], before[LEDGER]):
+            state["ledger"]["tiles"] = entries
+            files |= {_object(_entry(each)): each for each in tiles}
+            ledger = _ledger(state, files)
             state["ledger"] |= {"size": ledger.size, "root": f"sha256:{ledger.root.hex()}"}
-        if state != json.loads(before[state_name]):
-            files[state_name] = canonical_json.encode(state)
+        if state != json.loads(before[STATE]):
+            files[STATE] = canonical_json.encode(state)
         names = {
             each.removeprefix(f"{COMMIT}/"): _entry(files[each])
             for each in sorted(files)
@@ -347,8 +352,18 @@ def fit(files: Files, before: Files) -> None:
         }
         manifest = json.loads(files[f"{COMMIT}/{MANIFEST}"])
         files[f"{COMMIT}/{MANIFEST}"] = canonical_json.encode(manifest | {"files": names})
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, GovrayError):
+    except BROKEN:
         pass  # it is broken beyond fitting
+
+
+def _ledger(state: Any, files: Files) -> Ledger:
+    """The whole ledger that a state names."""
+    tiles = [files[_object(each)] for each in state["ledger"]["tiles"]]
+    return Ledger.read("", b"".join(tiles) + files[LEDGER])
+
+
+def _object(entry: Any) -> str:
+    return "governance/" + entry["digest"].removeprefix("sha256:")
 
 
 def _entry(data: bytes) -> dict[str, Any]:

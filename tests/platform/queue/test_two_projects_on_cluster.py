@@ -60,7 +60,7 @@ ended = RegisterPosts.ended
 
 def alter_and_end(self):
     """Change the weights of the last commit, and then say that nothing is written any more."""
-    commit = max(Path({storage!r}).glob(f"{{self._run}}/checkpoint_*"))
+    commit = max(Path({storage!r}).glob(f"{{self._run}}/checkpoint_0*"))
     weights = commit / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-3] ^= 4
