@@ -131,6 +131,7 @@ def serve(
 
     from govray.cli.task_proxy import serving_tasks, task_origins
     from govray.governance.signers.kept_memory import keep_memory
+    from govray.governance.submission.http_exchange import is_loopback
     from govray.platform.service.acting.case_desk import read_cases
     from govray.platform.service.app import create_app
     from govray.platform.service.http.prometheus import Registered
@@ -332,13 +333,3 @@ def _address(text: str) -> str:
         raise UsageError(
             f"{text[:60]!r} is not an IP address", where="--proxy", do="Give one, such as 10.0.0.5"
         ) from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is an address of this machine that no other reaches."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -10,6 +10,7 @@ import http.client
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,6 +45,14 @@ def check_url(url: str, *, where: str) -> str:
             do="Give a URL such as https://witness.example, without a login in it",
         )
     return url
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` names this machine and no other."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def post(url: str, body: bytes, *, kind: str, where: str, bearer: str | None = None) -> HttpAnswer:

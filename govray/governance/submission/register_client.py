@@ -19,7 +19,7 @@ from govray.governance.submission.register_forms import (
     LARGEST,
     AcceptanceForm,
     AttemptForm,
-    NotAccepted,
+    OtherThanAccepted,
 )
 from govray.governance.submission.token_file import check_private, read_token
 
@@ -65,7 +65,7 @@ class RegisterClient:
         """Open an attempt.
 
         Raises:
-            NotAccepted: Something else was accepted, or nothing.
+            OtherThanAccepted: Something else was accepted, or nothing.
             Refused: A job of this attempt has posted, or a later attempt is open.
         """
         self._post(f"{self.address(submission)}/attempts", form)
@@ -91,7 +91,7 @@ class RegisterClient:
         except (GovrayError, KeyError, TypeError, AttributeError):
             detail, do = "it speaks as no register does", None
         if answer.status in (409, 412, 422):
-            return (NotAccepted if answer.status == 412 else Refused)(detail, do=do)
+            return (OtherThanAccepted if answer.status == 412 else Refused)(detail, do=do)
         return InfrastructureFailed(
             f"the attestor's register answers {answer.status}: {detail}",
             where=url,

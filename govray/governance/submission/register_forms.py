@@ -42,7 +42,7 @@ class Flagged(Refused):
     exit_code = InfrastructureFailed.exit_code
 
 
-class NotAccepted(Refused):
+class OtherThanAccepted(Refused):
     """A job would start from other facts than were accepted, or nothing was accepted."""
 
 

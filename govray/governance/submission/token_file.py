@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from govray.errors import Refused, UsageError
+from govray.governance.submission.http_exchange import is_loopback
 from govray.storage.private_file import OpenToOthers, read_private
 
 SHORTEST = 32
@@ -33,12 +33,7 @@ def read_token(path: Path, what: str, *, shortest: int = 1) -> str:
 def check_private(url: str, token: str, *, where: str, do: str) -> None:
     """Return if ``url`` is https, or on this machine. ``token`` it is sent, as errors call it."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        here = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        here = False
-    if not here and parts.scheme != "https":
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise Refused(
             f"the token of {token} would be sent to {url} in the clear",
             where=where,

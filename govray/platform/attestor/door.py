@@ -40,7 +40,7 @@ from govray.governance.submission.register_forms import (
     AcceptanceForm,
     AttemptForm,
     Flagged,
-    NotAccepted,
+    OtherThanAccepted,
     PostForm,
 )
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
@@ -195,7 +195,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (UnknownSecret, 401, "Not accepted"),
     (Unregistered, 404, "Not found"),
     (Flagged, 409, "Flagged"),
-    (NotAccepted, 412, "Not accepted"),
+    (OtherThanAccepted, 412, "Not accepted"),
     (Malformed, 422, "Not valid"),
     (Refused, 409, "Refused"),
     (DBAPIError, 503, "The register is not available"),

@@ -25,7 +25,7 @@ from govray.governance.submission.register_forms import (
     AttemptForm,
     CommitPosition,
     Flagged,
-    NotAccepted,
+    OtherThanAccepted,
     PostForm,
     RunStanding,
 )
@@ -88,13 +88,13 @@ class Register:
 
     def open(self, submission: str, form: AttemptForm, *, at: str) -> Attempt:
         """Open an attempt. Again, it is the one that is open. Raises `Refused` as the rules do, and
-        `NotAccepted`: not this was accepted."""
+        `OtherThanAccepted`: not this was accepted."""
         new = Attempt(**dict(form), submission=submission, opened=at)
-        with self._of(submission, NotAccepted) as connection:
+        with self._of(submission, OtherThanAccepted) as connection:
             attempts = _attempts(connection, submission)
             found = _accepted(connection, submission)
             if (why := otherwise(found, attempts, form)) is not None:
-                raise NotAccepted(
+                raise OtherThanAccepted(
                     why,
                     where=f"submission {submission}",
                     do="What was accepted never changes: submit again",

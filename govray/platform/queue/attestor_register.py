@@ -19,7 +19,12 @@ from govray.errors import GovrayError, InfrastructureFailed, Refused
 from govray.governance.attestation.environment import SETUP, Setup
 from govray.governance.formats import canonical_json
 from govray.governance.submission.register_client import RegisterClient
-from govray.governance.submission.register_forms import ADDRESS, SECRET, AttemptForm, NotAccepted
+from govray.governance.submission.register_forms import (
+    ADDRESS,
+    SECRET,
+    AttemptForm,
+    OtherThanAccepted,
+)
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
 from govray.platform.store.run_owners import RUN_KINDS, submission_facts
 from govray.platform.store.tables import Submission
@@ -58,7 +63,7 @@ class AttestorRegister:
         )
         try:
             self._client.open(row.id, form)
-        except NotAccepted as error:
+        except OtherThanAccepted as error:
             what = f"the attestor's register refuses it: {error.what}"
             raise JobRefused(what, where=where, do=error.do) from None
         except Refused as error:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Collection
 from typing import Literal, get_args
@@ -24,6 +23,7 @@ from sqlmodel import Session, col, select
 
 from govray.errors import UsageError, suggestion
 from govray.governance.formats import canonical_json
+from govray.governance.submission.http_exchange import is_loopback
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.tables import Alert, Delivery, Webhook
@@ -168,14 +168,6 @@ def check_url(url: str) -> SplitResult:
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise UsageError("events are sent over https only", where="url", do=do)
     return parts
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a URL's host names this machine and no other."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def event_id(kind: str, subject: str, mark: str) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
-from govray.governance.submission.register_forms import Flagged, NotAccepted
+from govray.governance.submission.register_forms import Flagged, OtherThanAccepted
 from govray.platform.attestor import register as register_module
 from govray.platform.attestor import register_rules
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
@@ -106,11 +106,11 @@ def test_what_only_says_too_little_is_refused_and_flags_nobody(register: Registe
 def test_an_attempt_starts_from_what_was_accepted(register: Register) -> None:
     """Store rows that change later do not count."""
     changed = attempt(2, "two", facts=acceptance(user="eve").facts_digest)
-    with pytest.raises(NotAccepted, match="other facts than were accepted"):
+    with pytest.raises(OtherThanAccepted, match="other facts than were accepted"):
         register.open(SUBMISSION, changed, at=LATER)
-    with pytest.raises(NotAccepted, match="other packages than the attempts before"):
+    with pytest.raises(OtherThanAccepted, match="other packages than the attempts before"):
         register.open(SUBMISSION, attempt(2, "two", pip=digest("pip")), at=LATER)
-    with pytest.raises(NotAccepted, match="nobody registered it"):
+    with pytest.raises(OtherThanAccepted, match="nobody registered it"):
         register.open("s-2", attempt(1, "two"), at=LATER)
     assert len(register.attempts(SUBMISSION)) == 1
     assert register.open(SUBMISSION, attempt(2, "two"), at=LATER).number == 2  # negative control

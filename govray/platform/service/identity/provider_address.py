@@ -14,12 +14,12 @@ import json
 import time
 import urllib.request
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 
 from govray.errors import UsageError
+from govray.governance.submission.http_exchange import is_loopback
 
 MAX_ANSWER = 1 << 18
 TIMEOUT = 5.0
@@ -41,7 +41,9 @@ def is_safe(url: str) -> bool:
         host = parts.hostname or ""
     except ValueError:
         return False
-    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host)))
+    return bool(host) and (
+        parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    )
 
 
 def check_address(url: str, field: str, what: str = "keys are fetched over https only") -> None:
@@ -52,15 +54,6 @@ def check_address(url: str, field: str, what: str = "keys are fetched over https
             where=f"oidc {field} {url[:200]}",
             do="Give the provider's https:// address; http:// is for a provider on this machine.",
         )
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def ask(
