@@ -47,6 +47,7 @@ class ExperimentCost:
             steps are.
         policy: Where the signed depth policy lies, as the file has it.
         own_code: Whether it names no code but govray's and torch's optimizers.
+        pretrained: Whether it names weights to start from.
         unknown: What the file does not say, each in words.
     """
 
@@ -64,6 +65,7 @@ class ExperimentCost:
     pool: str | None
     priority: int | None
     own_code: bool
+    pretrained: bool
     unknown: tuple[str, ...]
 
 
@@ -124,6 +126,7 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
         pool=resources.pool,
         priority=resources.priority,
         own_code=found is None and _own_code(experiment),
+        pretrained=experiment.pretrained is not None,
         unknown=tuple(unknown),
     )
 

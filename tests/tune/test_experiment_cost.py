@@ -56,6 +56,7 @@ def test_a_submitted_experiment_names_nothing_that_the_driver_would_run(key: str
 )
 def test_a_file_names_code_of_its_own_or_none(override: str) -> None:
     assert cost(TRAIN).own_code
+    assert cost(TRAIN, "+pretrained=start").pretrained > cost(TRAIN).pretrained
     assert cost(TRAIN, "optimizer={name: torch.optim.SGD, lr: 0.1}").own_code
     assert not cost(TRAIN, "optimizer={lr: 0.1}", override).own_code
     assert not cost(TUNE, "+search.max_concurrent_trials=1").own_code

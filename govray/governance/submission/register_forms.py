@@ -79,9 +79,11 @@ class AcceptanceForm(SubmissionFacts):
 
     Attributes:
         manifests: Digests of the prepared data that the project's runs may read, if it names any.
+        pretrained: Whether the file names weights to start from.
         own_code: Whether the file names no code but govray's and torch's optimizers.
     """
 
+    pretrained: bool = False
     own_code: bool = False
     manifests: Annotated[tuple[Digest, ...], Field(max_length=64)] = ()
     isolation: Isolation

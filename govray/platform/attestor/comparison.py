@@ -2,7 +2,8 @@
 
 A parser that hostile bytes took over may say anything. So nothing that the register knows is taken
 from it: run, commit, ledger's head, root and times, and policy and manifest where they are
-registered. What the register doesn't know remains the job's statement, and the attestation says so.
+registered. A run whose file starts from weights names them. What the register doesn't know remains
+the job's statement, and the attestation says so.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def compare(
             raise Refused(f"its {what} is not the registered {registered}", where=f"run {last.run}")
     if accepted.manifests and claims.manifest not in accepted.manifests:
         raise Refused("the project may not read its prepared data", where=f"run {last.run}")
+    if accepted.pretrained and not (claims.run.initial_weights or claims.run.ancestry):
+        raise Refused("its file starts from weights, and it names none", where=f"run {last.run}")
     if claims.removals or claims.replays:
         raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
     ahead = parse_time(claims.run.finished) - at

@@ -27,13 +27,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> UnsignedModel:
     return world.unsigned(world.deploy(tmp_path_factory.mktemp("world")))
 
 
-def compared(truth: UnsignedModel, found: UnsignedModel) -> None:
+def compared(truth: UnsignedModel, found: UnsignedModel, **accepted: Any) -> None:
     """Compare what the parser found with a register that has the truth."""
     claims = truth.claims
     head = {"ledger_size": claims.ledger.size, "ledger_root": claims.ledger.root}
     post = committed(1, 10, **head, run=RUN, commit=DIGEST)
     given = {"policy": claims.policy.digest, "manifests": (claims.manifest,)}
-    form = acceptance(**given | {"run": RUN})
+    form = acceptance(**given | {"run": RUN} | accepted)
     root = claims.trust_root.digest
     register = Accepted(**dict(form), registered=REGISTERED, trust_root=root)
     first = Attempt(**dict(attempt(1, "one")), submission="s-1", opened=REGISTERED)
@@ -78,6 +78,13 @@ def test_a_driver_s_clock_that_is_a_little_ahead_is_waited_for(found: UnsignedMo
     run = {"run": {"finished": format_time(AT + SKEW)}}
     with pytest.raises(CouldNotCheck, match="300 s from now"):
         compared(found, found.model_copy(update={"claims": changed(found.claims, run)}))
+
+
+def test_a_run_whose_file_starts_from_weights_names_them(found: UnsignedModel) -> None:
+    with pytest.raises(Refused, match="starts from weights, and it names none"):
+        compared(found, found, pretrained=True)
+    named = changed(found.claims, {"run": {"initial_weights": {"w.safetensors": ANOTHER}}})
+    compared(found, found.model_copy(update={"claims": named}), pretrained=True)
 
 
 def test_another_commit_is_refused(found: UnsignedModel) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session, col, select
 
+from govray.cli import main
 from govray.governance.submission.register_client import RegisterDoor
 from govray.platform.attestor.register import Register
 from govray.platform.store import tables
@@ -62,6 +63,7 @@ def test_what_is_accepted_is_registered_as_it_is_then(tmp_path: Path, register: 
     found = register.accepted(row.id)
     assert found.facts_digest == submission_facts(row).facts_digest
     assert (found.user, found.archive) == ("engineer", digest("archive"))
+    assert (found.own_code, found.pretrained) == (True, False)
     assert (found.manifests, found.trust_root) == ((digest("prepared"),), TRUST_ROOT)
 
 
@@ -72,3 +74,11 @@ def test_while_the_attestor_does_not_answer_nothing_is_submitted(tmp_path: Path)
     assert answer.status_code == 503
     assert answer.json()["title"] == "The attestor does not answer"
     assert "Nothing was submitted" in answer.json()["do"]
+
+
+def test_an_attestor_is_named_with_its_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    assert main(["serve", "--store", url, "--attestor", "http://127.0.0.1:8686"]) == 2
+    assert "--attestor and --attestor-token go together" in capsys.readouterr().err

@@ -265,7 +265,7 @@ def submit(
     except GovrayError as error:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
     if register is not None:
-        _register(session, register, row, own_code=ready.facts.own_code)
+        _register(session, register, row, ready.facts)
     begin_writing(session)  # of two with one key the second finds the first
     if request is not None and (first := repeated(session, request)) is not None:
         return first
@@ -275,7 +275,7 @@ def submit(
 
 
 def _register(
-    session: Session, register: RegisterClient, row: Submission, *, own_code: bool
+    session: Session, register: RegisterClient, row: Submission, facts: ExperimentFacts
 ) -> None:
     """Tell the attestor's register what is accepted. A plain Ray cluster is shared."""
     project = session.get(tables.Project, row.project)
@@ -283,7 +283,8 @@ def _register(
     form = AcceptanceForm(
         **dict(submission_facts(row)),
         manifests=manifests or (),
-        own_code=own_code,
+        pretrained=facts.pretrained,
+        own_code=facts.own_code,
         isolation="sharedCluster",
     )
     try:

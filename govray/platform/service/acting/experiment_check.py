@@ -84,6 +84,10 @@ class ExperimentFacts(Protocol):
         """Whether it names no code but govray's and torch's optimizers."""
 
     @property
+    def pretrained(self) -> bool:
+        """Whether it names weights to start from."""
+
+    @property
     def unknown(self) -> Sequence[str]:
         """What the file does not say."""
 
