@@ -29,6 +29,7 @@ from govray.cli import (
     checkpoint,
     corpus,
     cosign,
+    doctor,
     export,
     influence,
     init,
@@ -124,6 +125,7 @@ app.add_typer(token.app, name="token")
 for _name, _family in remote.FAMILIES.items():
     app.add_typer(_family, name=_name)
 app.add_typer(store.app, name="store")
+app.command("doctor")(doctor.doctor)
 app.command("login")(login.login)
 app.command("logout")(login.logout)
 app.add_typer(alerts.app, name="alerts")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import user_files
+from govray.cli import separation, user_files
 from govray.cli.output import field, line, note, print_table, report, table
 from govray.cli.server_option import service
 from govray.cli.store import opened
@@ -52,8 +52,14 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Make one pass, and end.")] = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Start, stop and follow jobs as the queue's order says, until SIGTERM or SIGINT."""
+    """Start, stop and follow jobs as the queue's order says, until SIGTERM or SIGINT.
+
+    While the account that runs jobs reaches what signs or what others submitted, it starts jobs of
+    one user alone. `govray doctor` says what is in reach.
+    """
     from threading import Event
+
+    from sqlmodel import Session
 
     from govray.cli.init import deployment
     from govray.governance.signers.kept_memory import keep_memory
@@ -63,6 +69,7 @@ def run(
     from govray.platform.queue.reconcile import Reconciler
     from govray.platform.queue.run_limits import RunLimits
     from govray.platform.queue.settings import read_queue
+    from govray.platform.store import submissions
     from govray.platform.store.database import open_store
     from govray.storage.place import place
     from govray.train.run_folder.clock import instant
@@ -84,7 +91,11 @@ def run(
         register=register,
     )
     stop = Event()
+    open_to_jobs = next(separation.queue_findings(queue, file, separation.jobs_of(queue)), None)
     with opened(open_store(queue.store)) as engine:
+        with Session(engine) as session:
+            if open_to_jobs and len(submissions.users(session)) > 1:
+                raise open_to_jobs
         reconciler = Reconciler(
             engine,
             cluster,
@@ -97,6 +108,7 @@ def run(
             labels={name: slot.labels for name, slot in queue.slots.items()},
             folder=queue.working_dir is not None,
             decided=register.decided if register else None,
+            shared=str(open_to_jobs) if open_to_jobs else None,
         )
         if once:
             _one_pass(reconciler, tell)

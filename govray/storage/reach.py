@@ -147,7 +147,7 @@ def reached_below(folder: Path, account: Account, most: int) -> Iterator[tuple[P
         path = left.pop()
         most -= 1
         yield path, reach(path, account)
-        if path.is_dir() and not path.is_symlink():
+        if os.path.isdir(path) and not os.path.islink(path):  # Path's own raise where it is shut
             with suppress(OSError):
                 left += path.iterdir()
 

@@ -63,7 +63,7 @@ def done(ways: list[Path], file: Path) -> int:
         file.read_bytes()
         found |= Reach.READ.value
     with suppress(OSError):
-        file.open("r+b").close()
+        os.close(os.open(file, os.O_WRONLY))
         found |= Reach.WRITE.value
     for each in ways:
         with suppress(OSError):

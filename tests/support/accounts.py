@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -47,15 +49,21 @@ class Accounts:
         return path
 
     def start(
-        self, uid: int, words: Sequence[str | Path], *, cwd: Path, **env: str
+        self,
+        uid: int,
+        words: Sequence[str | Path],
+        *,
+        cwd: Path,
+        log: int | IO[str] = subprocess.PIPE,
+        **env: str,
     ) -> subprocess.Popen[str]:
-        """Start a program under an account, with the environment of a unit."""
+        """Start a program under an account, with the environment of a unit. ``log``: its errors."""
         return subprocess.Popen(
             [*under(uid), *map(str, words)],
             cwd=cwd,
             env=environment(cwd) | env,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=log,
             text=True,
         )
 
@@ -125,6 +133,8 @@ def as_account(account: Account, work: Callable[[], int]) -> int:
             os.setresgid(*[min(account.gids)] * 3)
             os.setresuid(*[account.uid] * 3)
             code = work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

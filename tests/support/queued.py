@@ -35,6 +35,7 @@ class Queued:
     at: datetime = datetime(2026, 11, 24, 9, tzinfo=UTC)
     commits: set[str] = field(default_factory=set)
     storage: Path | None = None
+    shared: str | None = None
 
     def __post_init__(self) -> None:
         self.run_limits: RunLimits | None = RunLimits(self.storage) if self.storage else None
@@ -52,13 +53,14 @@ class Queued:
             committed=lambda row, since: row.id in self.commits,
             run_limits=self.run_limits,
             retries=self.retries,
+            shared=self.shared,
         )
 
     def put(self, **more: Any) -> str:
         """Submit; returns the id."""
         self.wait(1)
         settings = {"kind": "train", "name": "gpt", "project": "a", "config": "a: 1", "slots": 2}
-        by = ChangedBy(user="ada", at=format_time(self.at), token=None)
+        by = ChangedBy(user=more.pop("user", "ada"), at=format_time(self.at), token=None)
         with Session(self.engine) as session:
             row = submissions.submit(session, **{**settings, **more}, by=by)
             session.commit()

@@ -1,8 +1,8 @@
 """The memory of a process that holds a secret, kept from others of its account, and from a core.
 
 Attestor, service, queue, alerts and each verb that signs call this. The driver of a run does not:
-it is a process of Ray's, whose agent counts the files that its processes have open, and fails where
-it may not. By hand that driver runs the run's code beside the key either way.
+Ray's agent counts the files that its processes have open, and fails where it may not. By hand that
+driver runs the run's code beside the key either way.
 
 Sources: prctl(2), PR_SET_DUMPABLE; ptrace(2), "Ptrace access mode checking"; setrlimit(2).
 """
@@ -26,7 +26,8 @@ def keep_memory() -> None:
         return
     import resource  # of Unix alone
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # of what it starts, too
     prctl(_DUMPABLE, 0, "PR_SET_DUMPABLE")
 
 

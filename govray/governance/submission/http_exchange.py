@@ -24,11 +24,12 @@ MAX_ANSWER = 256 * 1024
 @dataclass(frozen=True)
 class HttpAnswer:
     """What came back. ``kind``: its media type, without parameters. ``body``: at most `MAX_ANSWER`
-    bytes."""
+    bytes. ``date``: the server's time as its header has it."""
 
     status: int
     kind: str
     body: bytes
+    date: str = ""
 
 
 def check_url(url: str, *, where: str) -> str:
@@ -117,4 +118,4 @@ def _answer(response: Any, where: str) -> HttpAnswer:
             do="Check that the address is the one that takes such requests",
         )
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    return HttpAnswer(response.status, kind, body)
+    return HttpAnswer(response.status, kind, body, response.headers.get("Date", ""))

@@ -113,7 +113,8 @@ class QueuePass:
 
     Attributes:
         holder: Whether this process has the lease; without it a pass does nothing.
-        unreachable: Why the cluster could not be asked, if so. What holds slots then stays.
+        unreachable: Why the cluster could not be asked, or nothing may start, if so. What holds
+            slots then stays.
         stray: Jobs that nobody followed, and that were told to stop.
     """
 
@@ -138,6 +139,7 @@ class Reconciler:
         labels: Of the nodes of each pool, for who submits to see.
         folder: Whether a run that brings no working directory gets one.
         decided: Asks the attestor, where there is one.
+        shared: Why jobs of more than one user may not be started here, if so.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Reconciler:
         labels: Mapping[str, Mapping[str, str]] | None = None,
         folder: bool = False,
         decided: Decided | None = None,
+        shared: str | None = None,
     ) -> None:
         self._engine = engine
         self._cluster = cluster
@@ -166,6 +169,7 @@ class Reconciler:
         self._labels = labels or {}
         self._folder = folder
         self._decided = decided
+        self._shared = shared
         self._swept: datetime | None = None
         self._asked: datetime | None = None
         self._stated = False
@@ -341,6 +345,9 @@ class Reconciler:
         """Start and make room as the order says, and write down who is where in the line."""
         session.rollback()  # a transaction of its own sees what was asked meanwhile
         rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
+        if self._shared and len(submissions.users(session)) > 1:
+            done.unreachable = self._shared
+            return
         held = {row.id: row for row in submissions.holding(session)}
         waits = [self._waiting(row) for row in rows.values()]
         holds = [self._holding(row, wanted=bool(waits)) for row in held.values()]

@@ -94,6 +94,10 @@ class QueueFile(_Section):
     working_dir: str | None = Field(
         default=None, description="What a run gets that was submitted without a folder."
     )
+    jobs_account: str | None = Field(
+        default=None,
+        description="Whom Ray and its jobs run under: a name, or UID:GID. Default: the queue's.",
+    )
     retries: RetrySection = Field(default_factory=RetrySection)
     attestor: RegisterDoor | None = Field(
         default=None, description="Where attempts are registered, if an attestor signs."
@@ -112,6 +116,7 @@ class Queue:
     retries: Retries = field(default_factory=Retries)
     token_file: Path | None = None
     working_dir: Path | None = None
+    jobs_account: str | None = None
     attestor: RegisterDoor | None = None
 
     def token(self) -> str | None:
@@ -164,6 +169,7 @@ def read_queue(path: Path) -> Queue:
         retries=Retries(**file.retries.model_dump()),
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,
+        jobs_account=file.jobs_account,
         attestor=file.attestor,
     )
     if queue.token_file is not None:

@@ -350,6 +350,11 @@ def unplaced(session: Session) -> frozenset[str]:
     )
 
 
+def users(session: Session) -> frozenset[str]:
+    """Everyone who has an entry, whatever became of it."""
+    return frozenset(session.exec(select(Submission.user).distinct()))
+
+
 def holding(session: Session) -> list[Submission]:
     """The entries that hold slots, in the order in which they were submitted."""
     statement = select(Submission).where(col(Submission.state).in_(HELD))

@@ -65,6 +65,26 @@ def test_a_job_that_lay_there_before_is_not_taken_for_the_queue_s(
     assert (id in {job.submission for job in queue.cluster.live()}) != guessed
 
 
+@pytest.mark.parametrize("shared", [None, "keys/operator.pem: jobs can read the key"])
+def test_where_jobs_reach_what_signs_no_second_user_s_job_starts(
+    store: Engine, shared: str | None
+) -> None:
+    queue = Queued(store, shared=shared)
+    own = queue.put()
+    assert queue.passed().unreachable is None
+    other = queue.put(user="mallory", project="b")
+
+    done = queue.passed()
+
+    starts = (S.RUNNING, None) if shared is None else (S.QUEUED, shared)
+    assert (queue.state(other), done.unreachable) == starts
+    queue.ask(own, "stop")
+    queue.passed()
+    queue.cluster.tick()
+    queue.passed()
+    assert queue.state(own) is S.STOPPED  # what runs is followed
+
+
 def test_a_pass_writes_down_where_a_job_runs(queue: Queued) -> None:
     id = queue.put()
     queue.passed()

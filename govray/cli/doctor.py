@@ -1,0 +1,267 @@
+"""``govray doctor``: what is wrong with this machine's deployment, all at once.
+
+It looks from the account that starts it. What that account may not see, and jobs may, counts as in
+their reach.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from govray.cli import separation
+from govray.cli.output import line, report
+from govray.errors import GovrayError
+
+if TYPE_CHECKING:
+    from govray.errors import Refused
+    from govray.governance.submission.http_exchange import HttpAnswer
+    from govray.platform.attestor.settings import AttestorSettings
+    from govray.platform.queue.settings import Queue
+
+OK, WRONG, UNKNOWN = "ok", "WRONG", "not seen"
+
+LEAST_FREE = 1 << 30  # bytes of a disk
+MOST_SKEW_S = 2.0
+_NEEDED = {
+    "attestor": ("sqlalchemy", "starlette", "uvicorn", "pyarrow"),
+    "queue": ("ray", "sqlmodel", "alembic"),
+    "service": ("fastapi", "uvicorn", "sqlmodel", "alembic"),
+}
+_SERVICE_PORT = 8585
+_LISTENS = "0A"
+_TIME_ERROR = 5
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What one check found. ``state`` is one of the three above."""
+
+    check: str
+    state: str
+    what: str
+    do: str | None = None
+
+    @classmethod
+    def wrong(cls, check: str, error: GovrayError) -> Symptom:
+        where = f"{error.where}: " if error.where else ""
+        return cls(check, WRONG, f"{where}{error.what}", error.do)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A socket of this machine that takes connections, and whose process it is."""
+
+    port: int
+    loopback: bool
+    uid: int
+
+
+def doctor(
+    queue: Annotated[
+        Path | None, typer.Option("--queue", metavar="FILE", help="The queue's file, queue.yaml.")
+    ] = None,
+    attestor: Annotated[
+        Path | None,
+        typer.Option("--attestor", metavar="FILE", help="The attestor's file, attestor.yaml."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="The store of the service.")
+    ] = None,
+    jobs_account: Annotated[
+        str | None,
+        typer.Option(
+            "--jobs-account",
+            metavar="NAME",
+            help="The account that runs jobs: a name, or UID:GID. Default: as the queue's file.",
+        ),
+    ] = None,
+) -> None:
+    """Say what is wrong with accounts, addresses, Ray's token, clock, disks and versions here.
+
+    It looks at what the files name. Whose jobs reach what matters from the second user on. Exit
+    code 1: something is wrong. What could not be seen is said, and not counted.
+    """
+    from govray.platform.attestor.settings import read_settings
+    from govray.platform.queue.settings import read_queue
+
+    asked = read_queue(queue) if queue else None
+    theirs = read_settings(attestor) if attestor else None
+    given = {"queue": queue, "attestor": attestor, "service": store}
+    heard = [*listeners()]
+    findings = [*_versions(name for name, each in given.items() if each is not None)]
+    if any(given.values()):
+        jobs = (
+            separation.jobs_of(asked)
+            if asked and jobs_account is None
+            else separation.Jobs.read(jobs_account, "--jobs-account")
+        )
+        kept = [*separation.of_code()]
+        kept += separation.of_attestor(theirs, attestor) if theirs and attestor else []
+        kept += separation.of_store(store) if store else []
+        reached = [*jobs.reaches(kept)]
+        reached += separation.queue_findings(asked, queue, jobs) if asked and queue else []
+        findings += _accounts(jobs, reached)
+        findings += _owner(jobs, asked, heard) if asked else []
+    findings += _addresses(asked, theirs, heard)
+    findings += _servers(asked, theirs)
+    findings += _disks(_places(asked, theirs))
+    report({"findings": [vars(each) for each in findings]})
+    for each in findings:
+        do = f". {each.do}" if each.do and each.state != OK else ""
+        line(f"{each.state:<8}  {each.check:<9}  {each.what}{do}")
+    if any(each.state == WRONG for each in findings):
+        raise typer.Exit(1)
+
+
+def _versions(parts: Iterable[str]) -> Iterator[Symptom]:
+    import platform
+    from importlib.util import find_spec
+
+    from govray import __version__
+
+    missing = {each for part in parts for each in _NEEDED[part] if find_spec(each) is None}
+    for each in sorted(missing):
+        yield Symptom(
+            "versions", WRONG, f"{each} is not installed", "Install 'govray[train,serve]'"
+        )
+    if not missing:
+        yield Symptom("versions", OK, f"govray {__version__}, Python {platform.python_version()}")
+
+
+def _accounts(jobs: separation.Jobs, reached: list[Refused]) -> Iterator[Symptom]:
+    told = {(each.what, each.where): each for each in reached}  # two files may name one
+    yield from (Symptom.wrong("accounts", each) for each in told.values())
+    if not reached:
+        yield Symptom("accounts", OK, f"{jobs.name} reaches nothing that is kept from jobs")
+
+
+def _owner(jobs: separation.Jobs, queue: Queue, heard: list[Listener]) -> Iterator[Symptom]:
+    """Whether Ray on this machine runs under the account that the queue's file names."""
+    port = urlsplit(queue.address).port
+    owners = {each.uid for each in heard if each.port == port}
+    if not owners:
+        yield Symptom("accounts", UNKNOWN, "Ray's dashboard doesn't listen here, so its account")
+    for uid in sorted(owners):
+        if uid == jobs.account.uid:
+            yield Symptom("accounts", OK, f"Ray runs under {jobs.name}")
+        else:
+            do = f"Name its account, or start it under this one: {jobs.named_by}"
+            yield Symptom("accounts", WRONG, f"Ray runs under UID {uid}, not {jobs.name}", do)
+
+
+def _addresses(
+    queue: Queue | None, attestor: AttestorSettings | None, heard: list[Listener]
+) -> Iterator[Symptom]:
+    ports = {_SERVICE_PORT: "the service speaks plain HTTP"}
+    if attestor is not None:
+        ports[attestor.port] = "the attestor's register speaks plain HTTP"
+    if queue is not None and (port := urlsplit(queue.address).port):
+        ports[port] = "Ray's dashboard starts jobs"
+    wide = [each.port for each in heard if each.port in ports and not each.loopback]
+    for port in sorted({*wide}):
+        do = "Let it listen on 127.0.0.1, with a proxy that speaks TLS in front"
+        yield Symptom("addresses", WRONG, f"{ports[port]}, and port {port} is open to others", do)
+    if not wide:
+        shown = ", ".join(map(str, sorted(ports)))
+        yield Symptom("addresses", OK, f"of ports {shown} none is open to other machines")
+
+
+def _servers(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[Symptom]:
+    """What Ray and the register answer to a stranger, and what time they have."""
+    answers = {}
+    if queue is not None:
+        answers["Ray"] = answer = _answer(f"{queue.address}/api/jobs/")
+        do = "Start every node with RAY_AUTH_MODE=token"
+        if answer is None:
+            yield Symptom("token", UNKNOWN, f"Ray does not answer at {queue.address}")
+        elif answer.status == 200:
+            yield Symptom("token", WRONG, "Ray takes jobs from everyone who reaches it", do)
+        else:
+            yield Symptom("token", OK, f"Ray answers {answer.status} to who has no token")
+    if attestor is not None:
+        answers["the register"] = _answer(f"http://127.0.0.1:{attestor.port}/v1/register")
+    yield from _clock({name: each.date for name, each in answers.items() if each})
+
+
+def _clock(dates: dict[str, str]) -> Iterator[Symptom]:
+    """Whether this machine's clock is set by something, and agrees with what others answered."""
+    import ctypes
+    import sys
+    import time
+    from email.utils import parsedate_to_datetime
+
+    do = "Let chrony or systemd-timesyncd set the clock of every machine"
+    for name, date in dates.items():
+        try:
+            skew = abs(parsedate_to_datetime(date).timestamp() - time.time())
+        except ValueError:
+            continue
+        if skew > MOST_SKEW_S:
+            yield Symptom("clock", WRONG, f"{name} is {skew:.0f} s away from this machine", do)
+    unset = sys.platform == "linux" and (
+        ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(256)) == _TIME_ERROR
+    )
+    if unset:
+        yield Symptom("clock", UNKNOWN, "nothing that the kernel knows of sets the clock", do)
+    else:
+        yield Symptom("clock", OK, "the kernel's clock is set from elsewhere")
+
+
+def _places(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[Path]:
+    """Folders that have to have room."""
+    from govray.storage.place import place
+
+    named = [place(queue.storage)] if queue else [Path.cwd()]
+    named += [attestor.runs, attestor.models, attestor.staging] if attestor else []
+    for each in named:
+        if isinstance(each, Path):
+            yield next(path for path in (each, *each.absolute().parents) if path.exists())
+
+
+def _disks(places: Iterable[Path]) -> Iterator[Symptom]:
+    for path in {each.stat().st_dev: each for each in places}.values():
+        found = os.statvfs(path)
+        free = found.f_bavail * found.f_frsize
+        full = free < LEAST_FREE or (found.f_files and not found.f_favail)
+        what = f"{free / 1e9:.0f} GB are free at {path}"
+        yield Symptom("disk", WRONG if full else OK, what, "Make room" if full else None)
+
+
+def _answer(url: str) -> HttpAnswer | None:
+    from govray.governance.submission.http_exchange import get
+
+    try:
+        return get(url, where=url)
+    except GovrayError:
+        return None
+
+
+def listeners() -> Iterator[Listener]:
+    """The sockets of TCP that take connections on this machine. See proc_net_tcp.txt of Linux."""
+    for name in ("tcp", "tcp6"):
+        table = Path("/proc/net", name)
+        for row in table.read_text().splitlines()[1:] if table.exists() else []:
+            words = row.split()
+            address, _, port = words[1].partition(":")
+            if words[3] == _LISTENS:
+                yield Listener(int(port, 16), _is_loopback(address), int(words[7]))
+
+
+def _is_loopback(words: str) -> bool:
+    """Of an address as the kernel prints it: words of four bytes, each in this machine's order."""
+    import ipaddress
+    import sys
+
+    groups = [bytes.fromhex(words[at : at + 8]) for at in range(0, len(words), 8)]
+    if sys.byteorder == "little":
+        groups = [each[::-1] for each in groups]
+    address = ipaddress.ip_address(b"".join(groups))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
