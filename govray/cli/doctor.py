@@ -222,7 +222,8 @@ def _places(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[
     named += [attestor.runs, attestor.models, attestor.staging] if attestor else []
     for each in named:
         if isinstance(each, Path):
-            yield next(path for path in (each, *each.absolute().parents) if path.exists())
+            above = (each, *each.absolute().parents)
+            yield next(path for path in above if os.path.exists(path))  # also where it is shut
 
 
 def _disks(places: Iterable[Path]) -> Iterator[Symptom]:

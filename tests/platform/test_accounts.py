@@ -40,6 +40,8 @@ from tests.support.accounts import JOBS, OPERATOR, SERVICE, Accounts, accounts, 
 from tests.support.deployment import Deployment
 from tests.support.process import COMMAND
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "a-password-of-the-database"
 TOKEN = "t" * 40
 GOVRAY = [sys.executable, "-c", COMMAND]
