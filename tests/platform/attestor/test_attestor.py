@@ -72,14 +72,17 @@ def test_a_slip_in_the_file_is_named_with_its_line(tmp_path: Path) -> None:
 def test_paths_are_from_the_file_s_folder_and_prepared_data_lie_on_a_disk(tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "attestor.yaml").read_text()
     file = tmp_path / "attestor.yaml"
-    file.write_text(text.replace("/shared/", "").replace("/etc/govray/keys/", ""))
+    file.write_text(text.replace("/shared/", "").replace("/etc/govray/operator/", ""))
     found = read_settings(file)
-    assert (found.storage, found.key) == (str(tmp_path / "runs"), str(tmp_path / "operator.pem"))
+    assert (found.storage, found.keys) == (
+        str(tmp_path / "runs"),
+        (str(tmp_path / "operator.pem"),),
+    )
     assert found.secrets == (Path("/etc/govray/attestor-token"), tmp_path / "operator.pem")
 
     for key in ("pkcs11:token=one", "command:sign", "env:KEY"):
-        file.write_text(text.replace("/etc/govray/keys/operator.pem", f"'{key}'"))
-        assert read_settings(file).key == key
+        file.write_text(text.replace("/etc/govray/operator/operator.pem", f"'{key}'"))
+        assert read_settings(file).keys == (key,)
 
     file.write_text(text.replace("/shared/runs/prepared", "s3://runs/prepared"))
     with pytest.raises(UsageError, match="'prepared': give a path, not a URL: copy or mount"):

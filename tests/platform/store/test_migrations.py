@@ -10,7 +10,9 @@ from sqlalchemy import Column, Engine, MetaData, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from govray.platform.store import database
-from govray.platform.store.database import connect, parse_url
+
+# `to_head` as it is before tests copy tables (`copied_tables.py`).
+from govray.platform.store.database import connect, parse_url, to_head
 from govray.platform.store.tables import TABLES
 
 ROW = (
@@ -36,7 +38,7 @@ def tables_of(engine: Engine) -> set[str]:
 
 def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    database.to_head(engine)
+    to_head(engine)
     assert differences(engine) == []
     assert tables_of(engine) == set(TABLES.tables)
     more = MetaData()
@@ -50,16 +52,16 @@ def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
 
 def test_the_schema_goes_down_and_up_again(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    database.to_head(engine)
+    to_head(engine)
     with engine.begin() as connection:
         connection.execute(text(ROW))
-    database.to_head(engine)  # nothing to do
+    to_head(engine)  # nothing to do
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM model")).scalars().all() == ["kept"]
         assert database.revision(connection) == database.head()
     down_to(engine, "base")
     assert tables_of(engine) == set()
-    database.to_head(engine)
+    to_head(engine)
     assert differences(engine) == []
     engine.dispose()
 
@@ -70,6 +72,6 @@ def test_an_upgrade_that_fails_half_way_leaves_nothing(empty_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE token (x integer)"))
     with pytest.raises(DBAPIError, match="token"):
-        database.to_head(engine)
+        to_head(engine)
     assert tables_of(engine) == {"token"}
     engine.dispose()
