@@ -1,7 +1,7 @@
 """A job as the reconciler sees it, and what it asks of a cluster, such as Ray Jobs; its command.
 
-A job's name is the submission's, the number of the attempt, and letters that nobody can guess: a
-job that somebody else put there beforehand would be taken for it. A cluster never starts one name
+A job's name is the submission's, the number of the attempt, and letters that nobody can guess. A
+job that somebody put there beforehand would be taken for it. A cluster never starts one name
 twice, so a start may be asked for again whenever it is not known to have arrived.
 """
 

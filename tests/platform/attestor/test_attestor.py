@@ -78,7 +78,7 @@ def test_paths_are_from_the_file_s_folder_and_prepared_data_lie_on_a_disk(tmp_pa
         str(tmp_path / "runs"),
         (str(tmp_path / "operator.pem"),),
     )
-    assert found.secrets == (Path("/etc/govray/attestor-token"), tmp_path / "operator.pem")
+    assert found.secrets == (tmp_path / "attestor-token", tmp_path / "operator.pem")
 
     for key in ("pkcs11:token=one", "command:sign", "env:KEY"):
         file.write_text(text.replace("/etc/govray/operator/operator.pem", f"'{key}'"))

@@ -1,7 +1,7 @@
 """Numbers for Prometheus that the store has: the queue, its attestor, and disks.
 
-They are counted when they are asked for, so that each replica of a service says the same, and a
-reconciler that died is seen by what it left.
+They are counted when they are asked for, so each replica of a service says the same. A reconciler
+that died is seen by what it left.
 """
 
 from __future__ import annotations
