@@ -37,7 +37,6 @@ from govray.train.state.pretrained import check_unchanged
 from govray.train.state.snapshot import TrainingState
 from govray.train.watching.metrics import RunMetrics
 from govray.train.watching.profiler import StepProfiler
-from govray.train.worker.memorization_watch import Scorer
 from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run
 from govray.train.worker.run_start import Discovered
@@ -130,7 +129,6 @@ def _start_run(
         feed=feed,
         schedule=None,
         average=None,
-        scorer=_no_scorer,
         metrics=RunMetrics(order, _parameter_shapes(step.framework.parameters()), writes=first),
         best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
         profiler=StepProfiler(range(0), place(order.folder)),
@@ -181,7 +179,3 @@ def _parameter_shapes(parameters: Mapping[str, Array]) -> nn.Module:
         empty = torch.empty(value.shape, dtype=dtype, device="meta")
         module.register_parameter(own, nn.Parameter(empty, requires_grad=dtype.is_floating_point))
     return model
-
-
-def _no_scorer(loss_fn: object) -> Scorer:
-    raise AssertionError("a run over JAX has no monitor")

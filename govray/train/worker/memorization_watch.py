@@ -29,6 +29,7 @@ from torch import Tensor
 
 from govray.data.probe_rows import Chosen, Probes
 from govray.engine.batch import IGNORED
+from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.errors import GovrayError
 from govray.governance.policy.memorization_section import Monitoring
@@ -90,6 +91,7 @@ class MemorizationWatch:
         told: The incidents of all that was recorded, on the run's branch.
         recorded: The recorded profiles, which ``told`` includes.
         leaves: Of the steps before, as the commit holds them.
+        scorer: Makes what measures memorization, for a loss function; once, when it is needed.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class MemorizationWatch:
         leaves: Iterable[AnyLeaf],
         *,
         device: torch.device,
+        scorer: Callable[[LossFn], Scorer],
     ) -> None:
         assert order.monitored is not None
         self.told = told
@@ -111,6 +114,8 @@ class MemorizationWatch:
         self._rank = dist.get_rank() if distributed else 0
         self._world = dist.get_world_size() if distributed else 1
         self._device = device
+        self._make_scorer = scorer
+        self._scorer: Scorer | None = None
         self._trained = Trained()
         for leaf in leaves:
             if isinstance(leaf, Leaf):
@@ -119,14 +124,13 @@ class MemorizationWatch:
         self._adapters = {c: route.adapter if route else None for c, route in routes.items()}
 
     def after(
-        self, leaf: Leaf, left_out: Callable[[str], int | None], scorer: Callable[[], Scorer]
+        self, leaf: Leaf, left_out: Callable[[str], int | None], loss_fn: LossFn
     ) -> Seen | None:
         """Measure what is due after a step, and decide. Collective.
 
         Args:
             leaf: Of the step; equal on all ranks.
             left_out: Corpus → the first step that left it out, if one did.
-            scorer: Made when one is needed.
         """
         self._trained.add(leaf)
         due = measured(
@@ -140,7 +144,8 @@ class MemorizationWatch:
             return None
         profile = self._recorded.get((leaf.branch, leaf.step))
         if profile is None:
-            profile = scorer().profile(
+            self._scorer = self._scorer or self._make_scorer(loss_fn)
+            profile = self._scorer.profile(
                 leaf.step,
                 [self._probe(corpus, leaf.step, left_out(corpus)) for corpus in sorted(due)],
                 section=self._monitored.section,

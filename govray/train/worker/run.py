@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import ray.train
@@ -48,7 +47,7 @@ from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation, Reduction, reduced
 from govray.train.watching.metrics import RunMetrics, scalars, stream_labels
 from govray.train.watching.profiler import StepProfiler
-from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
+from govray.train.worker.memorization_watch import MemorizationWatch, Seen
 from govray.train.worker.planned_batch import batches_on
 from govray.train.worker.planned_shard import PlannedRows
 from govray.train.worker.recorder import Recorder, gradient_norms, step_leaf
@@ -117,7 +116,6 @@ class Run:
         feed: The revocation lists, on rank 0 of a run that follows them.
         schedule: Of the learning rate; stepped after each step.
         average: Of the weights, if the run keeps one; updated after each step.
-        scorer: Makes what measures memorization, for a loss function.
         metrics: What Ray's metrics agents are told.
         evaluation: The validation data, if there are any.
         best: What is known of the metric that the run is judged by.
@@ -136,7 +134,6 @@ class Run:
         feed: RevocationFeed | None,
         schedule: LRScheduler | None,
         average: WeightAverage | None,
-        scorer: Callable[[LossFn], Scorer],
         metrics: RunMetrics,
         evaluation: Evaluation | None = None,
         best: BestSoFar = NOTHING_YET,
@@ -159,8 +156,6 @@ class Run:
         self._feed = feed
         self._schedule = schedule
         self._average = average
-        self._make_scorer = scorer
-        self._scorer: Scorer | None = None
         self._run_metrics = metrics
         self._evaluation = evaluation
         self._best = best
@@ -285,7 +280,7 @@ class Run:
     def _measure(self, watch: MemorizationWatch, leaf: Leaf, loss_fn: LossFn) -> Seen | None:
         """What is due after a step, and what follows. Collective."""
         without = self._gating.first_without(leaf.step)
-        seen = watch.after(leaf, without.get, partial(self._scorer_of, loss_fn))
+        seen = watch.after(leaf, without.get, loss_fn)
         if seen is None:
             return None
         self._recorder.measured(seen)
@@ -297,11 +292,6 @@ class Run:
                 where=f"run {self.order.run_id}",
             )
         return seen
-
-    def _scorer_of(self, loss_fn: LossFn) -> Scorer:
-        if self._scorer is None:
-            self._scorer = self._make_scorer(loss_fn)
-        return self._scorer
 
     def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
         """One step, without the corpora whose credentials ended by its agreed time. Rows take the

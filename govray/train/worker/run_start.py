@@ -165,14 +165,20 @@ def start_run(
             order.on_expiry, order.expiries, read, decided, told, order.fallbacks, order.phased
         ),
         commits=Commits(state, order, rows.start_step, fence),
-        watch=MemorizationWatch(order, told, decided.profiles, leaves, device=assignment.device)
+        watch=MemorizationWatch(
+            order,
+            told,
+            decided.profiles,
+            leaves,
+            device=assignment.device,
+            scorer=partial(_monitor, step_function, order.settings.seed),
+        )
         if told
         else None,
         recorder=Recorder(fence, leaves, len(decided.starts) - 1, writes=first),
         feed=feed,
         schedule=schedule,
         average=average,
-        scorer=partial(_monitor, step_function, order.settings.seed),
         metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),
         best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
