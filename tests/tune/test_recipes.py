@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
+import shlex
 
 import pytest
+import yaml
 
+from govray.cli import app
 from govray.tune.ray_space import within
 from govray.tune.recipe import load_searcher
-from tests.support.search_files import search_file
+from govray.tune.search_config import VARIABLE, parse_search, read_search
+from tests.support.search_files import EXPERIMENT, search_file
 from tests.support.tree import ROOT
 
 FOLDER = ROOT / "searchers"
@@ -45,3 +50,25 @@ def test_optuna_draws_within_the_space() -> None:
         assert point == within(file.search.space, point)
         worst = float("inf") if number % 3 == 0 else random.random()
         searcher.on_trial_complete(str(number), {"objective": worst})
+
+
+PAGE = (ROOT / "docs" / "search.md").read_text()
+
+
+def test_its_file_is_a_search() -> None:
+    [section] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    found = parse_search(EXPERIMENT | yaml.safe_load(section), where="docs/search.md")
+    assert found.search.tau == 4.0
+    for name in VARIABLE:
+        assert f"`{name}`" in PAGE
+
+
+def test_the_file_that_it_names_is_a_search_and_can_be_previewed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    dry, real = re.findall(r"^\$ govray (.*)$", PAGE, re.M)
+    assert dry == f"{real} --dry-run"
+    assert app.run(shlex.split(dry)) == 0
+    assert "4 trials" in capsys.readouterr().out
+    assert read_search(shlex.split(real)[1]).search.searcher == "asha"

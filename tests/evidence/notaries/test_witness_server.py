@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import Damaged, Refused, UsageError
-from govray.evidence.notaries import witness_state
-from govray.evidence.notaries.asking import ask_witness
+from govray.errors import Damaged, InfrastructureFailed, Malformed, Refused, UsageError
+from govray.evidence.notaries import asking, witness_state
+from govray.evidence.notaries.asking import ask_timestamp, ask_witness
 from govray.evidence.notaries.witness_state import WitnessState
 from govray.governance.attestation import model_folder
 from govray.governance.formats import merkle
@@ -22,10 +22,12 @@ from govray.governance.formats.signed_note import read_note, sign_checkpoint
 from govray.governance.notary.add_checkpoint import MAX_REQUEST, AddCheckpoint, Declined
 from govray.governance.notary.cosignature import cosignature_of
 from govray.governance.record.ledger import Ledger, origin
-from govray.governance.submission.http_exchange import post
+from govray.governance.submission.http_exchange import HttpAnswer, post
 from govray.governance.trust.witness_policy import LedgerWitness
 from tests.support.command import write_key
+from tests.support.distribution import require_openssl
 from tests.support.process import witnessing
+from tests.support.timestamp_server import Tsa
 from tests.support.world import RUN, World
 
 NAME = "witness.example/w1"
@@ -213,3 +215,33 @@ def test_a_damaged_memory_signs_nothing(world: World, tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:-10])
         with pytest.raises(Damaged, match="memory"):
             witness.add(asked(world, 2, lines, "run-damaged"))
+
+
+@pytest.fixture(scope="module")
+def tsa(tmp_path_factory: pytest.TempPathFactory) -> Tsa:
+    require_openssl()
+    return Tsa.make(tmp_path_factory.mktemp("tsa") / "tsa")
+
+
+def test_a_token_comes_back_and_verifies_at_once(tsa: Tsa, tmp_path: Path) -> None:
+    with tsa.serving() as url:
+        token, stamp = ask_timestamp(url, b"attestation", [tsa.named])
+        assert (stamp.authority, token[:1]) == ("tsa", b"\x30")
+        other = Tsa.make(tmp_path / "other")
+        with pytest.raises(Refused, match="of no timestamp authority"):
+            ask_timestamp(url, b"attestation", [other.named])
+
+
+def test_what_is_no_authority_is_told(tsa: Tsa, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InfrastructureFailed, match="does not answer"):
+        ask_timestamp("http://127.0.0.1:9", b"x", [tsa.named])
+    with pytest.raises(UsageError, match="no address"):
+        ask_timestamp("file:///etc/passwd", b"x", [tsa.named])
+    for answer, error in (
+        (HttpAnswer(200, "text/html", b"<html>"), Refused),
+        (HttpAnswer(302, "application/timestamp-reply", b""), Refused),
+        (HttpAnswer(200, "application/timestamp-reply", b"nothing"), Malformed),
+    ):
+        monkeypatch.setattr(asking, "post", lambda *_, answer=answer, **__: answer)
+        with pytest.raises(error):
+            ask_timestamp("http://tsa.example", b"x", [tsa.named])

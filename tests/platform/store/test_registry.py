@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from hypothesis import strategies as st
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
@@ -15,6 +16,7 @@ from govray.platform.store import promotion_gates, registry, tables
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.model_index import index_model
 from govray.platform.store.promotion_gates import SCHEMA, PromotionPolicy, verify_promotion_policy
+from govray.platform.store.semantic_version import MOST, parse_version
 from govray.platform.store.tables import AuditEntry
 from tests.support.databases import on_both
 from tests.support.gates import signed
@@ -280,3 +282,24 @@ def test_every_change_is_in_the_audit_log_with_its_transaction(
         registry.annotate(session, name="gpt", version="1.0.0", by=EVE, notes="x")
         session.rollback()
         assert len(registry.history(session, "gpt", "1.0.0")) == 4
+
+
+numbers = st.integers(0, MOST)
+
+
+def test_the_order_is_of_numbers_and_not_of_text() -> None:
+    written = ["1.10.0", "0.9.9", "1.9.0", "1.9.10", "1.9.9"]
+    ordered = [str(v) for v in sorted(map(parse_version, written))]
+    assert ordered == ["0.9.9", "1.9.0", "1.9.9", "1.9.10", "1.10.0"]
+    assert sorted(written) != ordered, "text would be in another order"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "1.2", "1.2.3.4", "v1.2.3", "01.2.3", "1.2.3-rc.1", "1.2.3+7", "1.2.-3", "1. 2.3",
+     "1.2.3\n", "１.2.3", "1.2.2147483648", "1" * 10_000],
+)  # fmt: skip
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no version") as caught:
+        parse_version(text)
+    assert len(str(caught.value)) < 300

@@ -11,6 +11,7 @@ import pytest
 from govray.errors import Stopped, UsageError
 from govray.platform.tasks.finite_task import OUTPUT, run_command
 from govray.platform.tasks.jupyter import without_secrets
+from govray.platform.tasks.task_file import CommandTask, NotebookTask, read_task
 
 
 def output(storage: Path) -> str:
@@ -54,3 +55,12 @@ def test_a_notebook_gets_no_private_key() -> None:
     key = "-----BEGIN PRIVATE KEY-----\nx"
     kept = without_secrets({"GOVRAY_KEY": "x", "MINE": key, "AWS_REGION": "eu", "HOME": "/"})
     assert kept == {"AWS_REGION": "eu", "HOME": "/"}
+
+
+def test_it_reads_what_the_page_shows() -> None:
+    task = read_task("kind: notebook\nidle_minutes: 0.5\n", where="f")
+    assert isinstance(task, NotebookTask)
+    assert task.idle_minutes == 0.5
+    command = read_task('kind: command\nargv: [python, "-c", "print(1)"]\n', where="f")
+    assert isinstance(command, CommandTask)
+    assert command.argv == ("python", "-c", "print(1)")

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.inputs.experiment_config import Quota, parse_experiment, read_experiment
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import (
+    Experiment,
+    Quota,
+    parse_experiment,
+    read_experiment,
+)
+from tests.support.deployment import Deployment
 from tests.support.tree import ROOT
 
 JOB = ROOT / "jobs" / "train.yaml"
@@ -68,3 +76,34 @@ def test_a_file_means_here_what_it_means_in_the_queue(
     file.write_text(re.sub(r"(?m)^seed:.*\n", "", JOB.read_text()) + added)
     with pytest.raises(UsageError, match=says):
         read_experiment(file)
+
+
+def experiment(folder: Path, **resources: Any) -> Experiment:
+    value = Deployment(folder).experiment(resources={"num_workers": 1, **resources})
+    return parse_experiment(value, where="test")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Experiment:
+    return experiment(tmp_path)
+
+
+def with_resources(plain: Experiment, **changes: Any) -> Experiment:
+    return plain.model_copy(update={"resources": plain.resources.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize("field", [{"pool": "gpu"}, {"priority": 5}, {"max_workers": 4}])
+def test_a_run_goes_on_with_another_place_in_the_queue(
+    plain: Experiment, field: dict[str, Any]
+) -> None:
+    moved = with_resources(plain, **field)
+    assert moved != plain
+    assert moved.trains_as(plain)
+    # The same holds of what the resumed run compares with its record.
+    assert from_experiment(moved).train_loop_config == from_experiment(plain).train_loop_config
+
+
+def test_a_run_with_other_workers_is_another(plain: Experiment) -> None:
+    other = with_resources(plain, num_workers=2)
+    assert not other.trains_as(plain)
+    assert from_experiment(other).train_loop_config != from_experiment(plain).train_loop_config

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from govray.errors import GovrayError
+from govray.train.driver.trainer import from_experiment
 from govray.train.experiment.sections import Optimizer
+from govray.train.inputs.experiment_config import read_experiment
 from govray.train.loop.described_optimizer import check_optimizer, make_optimizer
+from tests.support.deployment import Deployment
+from tests.support.tree import ROOT
 
 
 class Tensorless:
@@ -48,3 +55,19 @@ def test_an_import_path_with_arguments_is_that_class_with_them(path: str) -> Non
 def test_a_mistake_is_named_before_anything_starts(described: Any, message: str) -> None:
     with pytest.raises(GovrayError, match=message):
         check_optimizer(Optimizer(**{"name": "torch.optim.SGD", **described}))
+
+
+BLOCKS = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "optimizer.md").read_text(), re.S)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_of_the_page_is_an_experiments(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(yaml.safe_dump(Deployment(tmp_path).experiment() | yaml.safe_load(block)))
+    experiment = read_experiment(file)
+    assert from_experiment(experiment).experiment == experiment
+
+
+def test_the_first_block_is_the_default() -> None:
+    said = yaml.safe_load(BLOCKS[0])["optimizer"]
+    assert Optimizer(**said) == Optimizer(warmup_steps=20)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Refused
-from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
+from govray.governance.record.ledger import AnyLeaf, Leaf, Ledger, read_leaves
+from govray.train.run_folder.ledger_tree import LedgerFile
 from govray.train.run_folder.ledger_wal import WriteAhead
 from tests.support.leaves import leaf, norms
 
@@ -140,3 +141,17 @@ def test_norms_that_a_crash_cut_short_are_dropped_and_the_step_stays(path: Path,
     resumed.append(leaf(2))
     assert resumed.leaves == [leaf(0), norms(0), leaf(1), norms(1), leaf(2)]
     read_leaves(path.read_bytes())
+
+
+EVERY: list[AnyLeaf] = [
+    each for i in range(40) for each in ([leaf(i), norms(i)] if i % 7 == 0 else [leaf(i)])
+]
+
+
+@given(st.lists(st.integers(0, len(EVERY)), max_size=6).map(sorted))
+def test_it_equals_the_ledger_at_every_length(lengths: list[int]) -> None:
+    growing = LedgerFile()
+    for length in lengths:
+        growing.extend(EVERY[:length])
+        whole = Ledger("run", EVERY[:length])
+        assert (growing.data, growing.size, growing.root) == (whole.data, whole.size, whole.root)
