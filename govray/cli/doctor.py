@@ -88,15 +88,32 @@ def doctor(
     It looks at what the files name. Whose jobs reach what matters from the second user on. Exit
     code 1: something is wrong. What could not be seen is said, and not counted.
     """
-    from govray.platform.attestor.settings import read_settings
-    from govray.platform.queue.settings import read_queue
-
-    asked = read_queue(queue) if queue else None
-    theirs = read_settings(attestor) if attestor else None
     given = {"queue": queue, "attestor": attestor, "service": store}
-    heard = [*listeners()]
     findings = [*_versions(name for name, each in given.items() if each is not None)]
-    if any(given.values()):
+    if findings[0].state == OK:  # or what reads the files is missing
+        findings += _findings(queue, attestor, store, jobs_account)
+    report({"findings": [vars(each) for each in findings]})
+    for each in findings:
+        do = f". {each.do}" if each.do and each.state != OK else ""
+        line(f"{each.state:<8}  {each.check:<9}  {each.what}{do}")
+    if any(each.state == WRONG for each in findings):
+        raise typer.Exit(1)
+
+
+def _findings(
+    queue: Path | None, attestor: Path | None, store: str | None, jobs_account: str | None
+) -> Iterator[Symptom]:
+    asked = theirs = None
+    if queue:
+        from govray.platform.queue.settings import read_queue
+
+        asked = read_queue(queue)
+    if attestor:
+        from govray.platform.attestor.settings import read_settings
+
+        theirs = read_settings(attestor)
+    heard = [*listeners()]
+    if queue or attestor or store:
         jobs = (
             separation.jobs_of(asked)
             if asked and jobs_account is None
@@ -107,17 +124,11 @@ def doctor(
         kept += separation.of_store(store) if store else []
         reached = [*jobs.reaches(kept)]
         reached += separation.queue_findings(asked, queue, jobs) if asked and queue else []
-        findings += _accounts(jobs, reached)
-        findings += _owner(jobs, asked, heard) if asked else []
-    findings += _addresses(asked, theirs, heard)
-    findings += _servers(asked, theirs)
-    findings += _disks(_places(asked, theirs))
-    report({"findings": [vars(each) for each in findings]})
-    for each in findings:
-        do = f". {each.do}" if each.do and each.state != OK else ""
-        line(f"{each.state:<8}  {each.check:<9}  {each.what}{do}")
-    if any(each.state == WRONG for each in findings):
-        raise typer.Exit(1)
+        yield from _accounts(jobs, reached)
+        yield from _owner(jobs, asked, heard) if asked else ()
+    yield from _addresses(asked, theirs, heard)
+    yield from _servers(asked, theirs)
+    yield from _disks(_places(asked, theirs))
 
 
 def _versions(parts: Iterable[str]) -> Iterator[Symptom]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -205,17 +206,24 @@ def test_the_doctor_sees_what_is_open_to_other_machines(
     assert {each["state"] for each in said if str(port) in each["what"]} == {state}
 
 
-def test_the_doctor_sees_a_full_disk_and_what_is_not_installed(
+def test_the_doctor_needs_neither_ray_nor_torch_but_for_the_queue(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for each in ("ray", "torch"):
+        monkeypatch.setitem(sys.modules, each, None)
+
+    words = ("--attestor", ROOT / "deploy/attestor.yaml", "--jobs-account", OTHERS)
+    assert {"versions ok", "accounts ok"} <= findings(run, *words).keys()
+    file = queue_file(tmp_path, jobs_account=OTHERS)
+    [found] = findings(run, "--queue", file, code=1).values()
+    assert found["what"] == "ray is not installed"
+
+
+def test_the_doctor_sees_a_full_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "disk ok" in findings(run)
     monkeypatch.setattr(doctor, "LEAST_FREE", 1 << 62)
-    monkeypatch.setattr(doctor, "_NEEDED", {"queue": ("ray_of_nobody",)})
 
-    found = findings(run, "--queue", queue_file(tmp_path, jobs_account=OTHERS), code=1)
-
-    assert "disk WRONG" in found
-    assert found["versions WRONG"]["what"] == "ray_of_nobody is not installed"
+    assert "disk WRONG" in findings(run, code=1)
     text = run("doctor", code=1).out
     assert "WRONG     disk" in text
     assert json.loads(run("doctor", "--json", code=1).out)["findings"]
