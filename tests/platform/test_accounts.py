@@ -253,7 +253,7 @@ def attestor_file(at: Path) -> dict[str, Any]:
         "prepared": f"{at}/runs/prepared",
         "models": f"{at}/models",
         "staging": f"{at}/staging",
-        "key": f"{at}/keys/operator.pem",
+        "keys": [f"{at}/keys/operator.pem"],
         "trust_root": f"{at}/etc/root.json",
     }
 

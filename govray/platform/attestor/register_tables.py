@@ -202,7 +202,7 @@ def open_tables(url: str) -> Engine:
     except (ImportError, NoSuchModuleError) as error:
         raise UsageError(
             f"the driver of {address.drivername} is not installed ({error})",
-            do="Install govray[serve]",
+            do="pip install '.[serve]'",
         ) from None
     except (DBAPIError, OSError) as error:
         raise InfrastructureFailed(

@@ -13,13 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
-from govray.governance.submission.http_exchange import is_loopback
 
 Told = Callable[[int, int], None]
 """Called with the bytes that were read so far, and with all that there are."""
@@ -201,7 +201,7 @@ class Connection:
 def opener(host: str) -> urllib.request.OpenerDirector:
     """What sends requests to ``host``, and follows no redirect."""
     # A proxy on the way to this machine would see the token, which goes unencrypted.
-    proxies = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
+    proxies = [urllib.request.ProxyHandler({})] if is_here(host) else []
     return urllib.request.build_opener(_NoRedirect, *proxies)
 
 
@@ -213,7 +213,7 @@ def checked_url(server: str, *, query: bool = False) -> str:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         parts, host = urlsplit(""), ""
-    plain = parts.scheme == "http" and is_loopback(host)
+    plain = parts.scheme == "http" and is_here(host)
     rest = (parts.query and not query) or parts.fragment or parts.username or parts.password
     if not host or rest or not (parts.scheme == "https" or plain):
         raise UsageError(
@@ -222,6 +222,16 @@ def checked_url(server: str, *, query: bool = False) -> str:
             do="Give an https:// address; http:// is for what runs on this machine",
         )
     return server.rstrip("/")
+
+
+def is_here(host: str) -> bool:
+    """Whether ``host`` is this machine, by a name or address that no other reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def segment(value: object, *, slashes: bool = False) -> str:
