@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 from ray.dashboard.modules.metrics import dashboards
 
+from govray.platform.service.http import store_numbers
 from govray.train.watching.metrics import DECLARED, PREFIX, TAGS
 from tests.support.tree import ROOT
 
@@ -19,6 +21,14 @@ KNOWN = {PREFIX + each.name: each for each in DECLARED}
 # Labels that Ray's agent and Grafana bring.
 BROUGHT = {"SessionName", *TAGS}
 
+OF_THE_STORE = {
+    store_numbers.ENTRIES[0]: {"pool", "state"},
+    store_numbers.UNDECIDED[0]: set(),
+    store_numbers.FREE[0]: {"holds"},
+    store_numbers.SIZE[0]: {"holds"},
+}
+"""What the service says of its store, and the labels of each."""
+
 
 def expressions() -> list[str]:
     return [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
@@ -27,8 +37,10 @@ def expressions() -> list[str]:
 def unknown(expression: str) -> list[str]:
     """What an expression names that nobody declares."""
     names = set(re.findall(r"\bray_\w+", expression))
-    found = sorted(names - KNOWN.keys())
+    stated = set(re.findall(r"\bgovray_\w+", expression))
+    found = sorted(names - KNOWN.keys()) + sorted(stated - OF_THE_STORE.keys())
     tags = {KNOWN[name].tag for name in names & KNOWN.keys()} | BROUGHT
+    tags |= {tag for name in stated & OF_THE_STORE.keys() for tag in OF_THE_STORE[name]}
     for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
         found += sorted({label.strip() for label in grouped.split(",")} - tags)
     return found + sorted(set(re.findall(r"(\w+)=~", expression)) - tags)
@@ -47,6 +59,7 @@ def misused(expression: str) -> list[str]:
 def test_each_panel_draws_what_the_code_declares() -> None:
     assert len(expressions()) >= 12
     for expression in expressions():
+        promql_parser.parse(expression.replace("$__rate_interval", "1m"))
         assert unknown(expression) == [], expression
         assert misused(expression) == [], expression
 
