@@ -30,8 +30,8 @@ import torch
 from pyarrow import fs
 
 from benchmarks.one_corpus import CORPUS
-from govray.data import step_reader
-from govray.data.group_cache import GroupCache
+from govray.data import arrow_rows
+from govray.data.arrow_rows import GroupCache
 from govray.data.prepared.task_reader import TaskReader
 from govray.data.shard_file import Rows, ShardFile, rows_per_group
 from govray.data.step_reader import StepReader, plan_items, planned_rows, step_rows
@@ -106,8 +106,8 @@ class Prepared:
         It has decoded nothing so far, and keeps fewer row groups than there are: data are larger
         than memory.
         """
-        step_reader.forget()
-        with patch.object(step_reader, "DECODED", GroupCache(_KEPT)):
+        arrow_rows.forget()
+        with patch.object(arrow_rows, "DECODED", GroupCache(_KEPT)):
             windows = self.reader(world).windows(0, steps)
             return sum(int(rows.lengths.sum()) for window in windows for rows in window)
 
@@ -124,7 +124,7 @@ def governed_local(prepared: Prepared, steps: int) -> int:
 
 def governed_ranges(prepared: Prepared, steps: int) -> int:
     """The same as of data too large to fetch whole: a request for neighbouring row groups."""
-    with patch.object(step_reader, "WHOLE_BYTES", 0):
+    with patch.object(arrow_rows, "WHOLE_BYTES", 0):
         return governed_local(prepared, steps)
 
 
@@ -161,7 +161,7 @@ class _Load:
     def __call__(self, items: pa.Table) -> pa.Table:
         if self._reading not in _readings:
             _readings.add(self._reading)
-            step_reader.forget()
+            arrow_rows.forget()
         return self._reader(items)
 
 

@@ -26,8 +26,9 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from govray.data.arrow_rows import ArrowRows
 from govray.data.records_file import open_records
-from govray.data.step_reader import ArrowRows, Tokens
+from govray.data.step_reader import Tokens
 from govray.governance.formats.record_columns import Split
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from govray.data import corpus, step_reader
+from govray.data import arrow_rows, corpus
 from govray.data.admission import Prepared
 from govray.data.prepared import object_ranges
 from govray.data.step_reader import StepReader, StepRows
@@ -49,7 +49,7 @@ def bucket(server: Server) -> BucketPath:
 
 @pytest.fixture(autouse=True)
 def nothing_read() -> None:
-    step_reader.forget()
+    arrow_rows.forget()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def on_store(shelf: Shelf, server: Server) -> Prepared:
 
 def read_by_ranges(patch: pytest.MonkeyPatch) -> None:
     """As data are read that are larger than what is fetched whole."""
-    patch.setattr(step_reader, "WHOLE_BYTES", 0)
+    patch.setattr(arrow_rows, "WHOLE_BYTES", 0)
     patch.setattr(object_ranges, "END", 1024)
 
 
@@ -142,7 +142,7 @@ def test_both_sources_give_the_bytes_of_a_disk(
         for start in (0, 17):
             reader = reader_of(on_store, rank, world)
             assert reader.readable_here
-            step_reader.forget()
+            arrow_rows.forget()
             rows = PlannedRows(start, None, 1, 40, reader)
             found = list(rows.here())
             assert all(same(a, b) for a, b in zip(found, true[start:], strict=True))
@@ -168,13 +168,13 @@ def test_an_object_that_changes_or_goes_is_an_error_of_its_steps(
 
     # Another version is verified as it is: equal rows are as good.
     path.write_bytes(data)
-    step_reader.DECODED.clear()
+    arrow_rows.DECODED.clear()
     assert not found()
     other = made.manifest.corpus("one").parts[0].file
     path.write_bytes((bucket / "prepared" / other).read_bytes())
-    step_reader.DECODED.clear()
+    arrow_rows.DECODED.clear()
     assert whole or found()  # what was fetched whole is still there
-    step_reader.forget()
+    arrow_rows.forget()
     spoilt = found()
     assert spoilt
     for rows in spoilt:
@@ -182,7 +182,7 @@ def test_an_object_that_changes_or_goes_is_an_error_of_its_steps(
         assert part in str(rows.error)
         assert "not those that the manifest was signed for" in str(rows.error)
     path.unlink()
-    step_reader.forget()
+    arrow_rows.forget()
     assert all(rows.refused and "the shard is missing" in str(rows.error) for rows in found())
     assert len(found()) == len(spoilt)
 

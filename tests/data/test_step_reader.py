@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.data import shard_file
-from govray.data import step_reader as reader_module
+from govray.data import arrow_rows, shard_file
 from govray.data.admission import Prepared
-from govray.data.step_reader import ArrowRows, StepReader, StepRows
+from govray.data.arrow_rows import ArrowRows
+from govray.data.step_reader import StepReader, StepRows
 from govray.errors import Malformed, Refused
 from govray.governance.record import plan_rows, row_order
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
@@ -37,7 +37,7 @@ WHOLE = RowOrder(block=1, window=1 << 20)
 @pytest.fixture(autouse=True)
 def nothing_decoded() -> None:
     """Row groups that other tests decoded are not kept."""
-    reader_module.DECODED.clear()
+    arrow_rows.DECODED.clear()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import ray
 
-from govray.data import step_reader
+from govray.data import arrow_rows
 from govray.data.prepared.object_ranges import ObjectRanges
 from govray.data.step_reader import StepReader
 from govray.storage.bucket_path import BucketPath
@@ -34,11 +34,11 @@ class TaskReader:
 
     def __call__(self, items: pa.Table) -> pa.Table:
         """As `StepReader.load`."""
-        missing = [path for path in self._shards if not step_reader.is_open(path)]
+        missing = [path for path in self._shards if not arrow_rows.is_open(path)]
         for path in missing:
             data = ray.get(self._shards[path])
             if data is not None:
-                step_reader.open_bytes(path, pa.py_buffer(data))
+                arrow_rows.open_bytes(path, pa.py_buffer(data))
         return self._reader.load(items)
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from govray.data.arrow_rows import ArrowRows
 from govray.data.probe_rows import designated
 from govray.data.records_file import open_records
-from govray.data.step_reader import ArrowRows
 from govray.engine.batch import IGNORED
 from govray.engine.memorization.deviation import measures
 from govray.engine.memorization.exposure import Exposure

@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from govray.data.step_reader import ArrowRows, StepRows
+from govray.data.arrow_rows import ArrowRows
+from govray.data.step_reader import StepRows
 from govray.engine.batch import IGNORED
 from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.gradients.forward import LossFn

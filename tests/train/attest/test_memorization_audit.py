@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from govray.cli import main
+from govray.data.arrow_rows import ArrowRows
 from govray.data.corpus import record_hashes
 from govray.data.records_file import open_records, reader
-from govray.data.step_reader import ArrowRows
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import (

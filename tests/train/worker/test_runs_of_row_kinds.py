@@ -14,9 +14,9 @@ import pytest
 
 import govray
 from govray.data import records_file, shard_file
+from govray.data.arrow_rows import ArrowRows
 from govray.data.corpus import build, unsigned_credential
 from govray.data.rows import chat, tensor_record
-from govray.data.step_reader import ArrowRows
 from govray.errors import Refused, UsageError
 from govray.governance.formats.document import format_time
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
