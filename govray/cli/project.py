@@ -1,4 +1,4 @@
-"""``govray project``: what runs are counted for, and what may be submitted to it."""
+"""``govray project`` and ``workspace``: what runs count for, and what may be submitted to it."""
 
 from __future__ import annotations
 
@@ -71,3 +71,39 @@ def settings(
     report({"project": name, "settings": found})
     for each in written(found).rstrip().split("\n"):
         line(each)
+
+
+workspaces = typer.Typer(help="Make, list and archive workspaces, which hold projects.")
+
+WorkspaceName = Annotated[str, typer.Argument(metavar="WORKSPACE")]
+
+
+@workspaces.command("new")
+def new_workspace(
+    name: WorkspaceName,
+    description: Annotated[str, typer.Option("--description", help="One line.")] = "",
+) -> None:
+    """Make a workspace."""
+    report(service().projects.make_workspace(name=name, description=description))
+    line(f"Made the workspace {name}")
+
+
+@workspaces.command("ls")
+def ls_workspace() -> None:
+    """List workspaces."""
+    rows = list(service().projects.workspaces())
+    report({"workspaces": rows})
+    grid = table("workspace", "description", "state")
+    for row in rows:
+        grid.row(row["name"], row["description"], "archived" if row["archived"] else "in use")
+    print_table(grid)
+
+
+@workspaces.command("archive")
+def archive_workspace(
+    name: WorkspaceName,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+) -> None:
+    """Archive a workspace, whose projects are archived."""
+    report(service().projects.change_workspace(name, archived=not undo))
+    line(f"{'Brought back' if undo else 'Archived'} {name}")

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import (
-    group,
-    login,
-    model,
-    project,
-    queue,
-    role,
-    runs,
-    token,
-    user_files,
-    webhook,
-    workspace,
-)
+from govray.cli import login, model, project, queue, role, runs, token, user_files, webhook
 from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, StageBar, field, line, note, report
 from govray.cli.server_option import service
@@ -40,9 +28,9 @@ app = typer.Typer(
 )
 
 FAMILIES = {
-    "workspace": workspace.app,
+    "workspace": project.workspaces,
     "project": project.app,
-    "group": group.app,
+    "group": role.groups,
     "role": role.app,
     "webhook": webhook.app,
 }

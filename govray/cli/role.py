@@ -1,4 +1,4 @@
-"""``govray role``: who may do what in the organisation, or in a part of it."""
+"""``govray role`` and ``group``: who may do what in the organisation, or in a part of it."""
 
 from __future__ import annotations
 
@@ -117,3 +117,44 @@ def _places(
     if len(named) > 1:
         raise UsageError("a role is bound to one place", do="Say one of them")
     return named
+
+
+groups = typer.Typer(help="Put users into groups, which get roles as one.")
+
+Group = Annotated[str, typer.Argument(metavar="GROUP")]
+User = Annotated[str, typer.Argument(metavar="USER")]
+
+
+@groups.command("add")
+def add_member(group: Group, user: User) -> None:
+    """Put a user into a group. The first one makes the group."""
+    service().people.add_member(group, user)
+    report({"group": group, "user": user, "member": True})
+    line(f"{user} is in {group}")
+
+
+@groups.command("remove")
+def remove_member(group: Group, user: User) -> None:
+    """Take a user out of a group."""
+    service().people.remove_member(group, user)
+    report({"group": group, "user": user, "member": False})
+    line(f"{user} is no longer in {group}")
+
+
+@groups.command("ls")
+def ls_group() -> None:
+    """List groups and their members. The identity provider's own are not known here."""
+    people = service().people
+    rows = [
+        {"group": group["name"], "user": member["user"]}
+        for group in people.groups()
+        for member in people.members(group["name"])
+    ]
+    report({"members": rows})
+    if not rows:
+        line("No groups yet. Make one: govray group add GROUP USER")
+        return
+    grid = table("group", "user")
+    for row in rows:
+        grid.row(row["group"], row["user"])
+    print_table(grid)
