@@ -142,7 +142,6 @@ class Experiments(Namespace):
     list = Pages("/v1/submissions", SubmissionItem)
     pools = Pages("/v1/pools", Json)
     get = Call("GET", "/v1/submissions/{submission}", QueueEntry)
-    tag = Call("PATCH", "/v1/submissions/{submission}", QueueEntry)
     stop = Call("POST", "/v1/submissions/{submission}:stop", QueueEntry)
     kill = Call("POST", "/v1/submissions/{submission}:kill", QueueEntry)
     resume = Call("POST", "/v1/submissions/{submission}:resume", QueueEntry)

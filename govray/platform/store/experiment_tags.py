@@ -1,17 +1,32 @@
-"""Tags of experiments: read of many at once, and replaced as a whole."""
+"""Tags of experiments, given with a submission or later: read of many, and replaced as a whole."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 from sqlalchemy import delete, select
 from sqlmodel import Session, col
 
+from govray.errors import UsageError
 from govray.platform.store.tables import ExperimentTag
 
 TAG = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MOST_TAGS = 20
 """Of one experiment."""
+
+
+def check_tags(tags: Collection[str]) -> list[str]:
+    """The tags, sorted, each once."""
+    found = sorted(set(tags))
+    if len(found) > MOST_TAGS:
+        raise UsageError(f"{len(found)} tags are more than {MOST_TAGS}", where="tags")
+    for each in found:
+        if not re.fullmatch(TAG, each):
+            raise UsageError(
+                f"{each[:80]!r} is no tag: at most 64 letters, digits and . _ -", where="tags"
+            )
+    return found
 
 
 def tags_of(session: Session, experiments: Collection[str]) -> dict[str, list[str]]:

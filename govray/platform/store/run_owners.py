@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 
 from govray.governance.formats import canonical_json
 from govray.governance.submission.register_forms import SubmissionFacts
-from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags
+from govray.platform.store.experiment_tags import replace_tags
 from govray.platform.store.tables import Experiment, Submission
 
 _LONGEST_ID = 64  # characters
@@ -73,7 +73,6 @@ def settle(experiment: Experiment, row: Submission) -> None:
 
 
 def copy_tags(session: Session, row: Submission) -> None:
-    """Give a new experiment the tags of its submission, as far as experiments have such; once. Who
-    changes them later changes those of the experiment alone. Not committed."""
-    kept = [tag for tag in row.tags if re.fullmatch(TAG, tag)]
-    replace_tags(session, run_name(row), kept[:MOST_TAGS])
+    """Give a new experiment the tags of its submission; once. They are changed there alone from
+    then on. Not committed."""
+    replace_tags(session, run_name(row), row.tags)

@@ -23,13 +23,12 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.platform.store import tables
 from govray.platform.store.audit_log import ChangedBy, log
+from govray.platform.store.experiment_tags import check_tags
 from govray.platform.store.states import SUBMISSION, SubmissionState, step
 from govray.platform.store.tables import Submission
 
 LONGEST_CONFIG = 1 << 18
 """Characters of an experiment file."""
-MOST_TAGS = 32
-_TAG = re.compile(r"[\w.:/-]{1,64}")
 
 HELD = frozenset(
     {
@@ -141,19 +140,6 @@ def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
             do="Send a new key with a new request",
         )
     return row
-
-
-def check_tags(tags: Collection[str]) -> list[str]:
-    """The tags, sorted, each once."""
-    found = sorted(set(tags))
-    if len(found) > MOST_TAGS:
-        raise UsageError(f"{len(found)} tags are more than {MOST_TAGS}", where="tags")
-    for each in found:
-        if not _TAG.fullmatch(each):
-            raise UsageError(
-                f"{each[:80]!r} is no tag: at most 64 letters, digits and _.:/-", where="tags"
-            )
-    return found
 
 
 def move(
@@ -269,17 +255,6 @@ def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy)
         row.archived = archived
         session.add(row)
         log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
-        session.flush()
-    return row
-
-
-def retag(session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy) -> Submission:
-    """Give an entry other tags in place of those that it has."""
-    kept = check_tags(tags)
-    if row.tags != kept:
-        row.tags = kept
-        session.add(row)
-        log(session, by, "submission tag", row.id, {"tags": ", ".join(kept)})
         session.flush()
     return row
 

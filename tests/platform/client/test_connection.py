@@ -56,7 +56,6 @@ def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> 
     assert 0 < before < after
     assert ada.experiments.stop(made.id).state == "STOPPED"
     assert [each.state for each in ada.follow(made.id)] == ["STOPPED"]
-    assert ada.experiments.tag(made.id, tags=["b"]).tags == ["b"]
     with pytest.raises(Refused, match="only what is") as caught:
         ada.experiments.stop(made.id)
     assert caught.value.where == address

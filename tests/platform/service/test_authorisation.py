@@ -152,7 +152,6 @@ CASES = [
         for method in ("GET", "PUT")
     ),
     Case("POST", "/v1/experiments:check", WRITERS, "/v1/experiments:check", {"forkOf": "s-one"}),
-    Case("PATCH", "/v1/submissions/{submission}", WRITERS, "/v1/submissions/s-one", {"tags": []}),
     *(
         Case(
             "POST",

@@ -20,7 +20,7 @@ from govray.platform.service.visible.visible_models import attestations
 from govray.platform.service.visible.visible_runs import experiments
 from govray.platform.store import submissions, tables
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.experiment_tags import MOST_TAGS, replace_tags, tags_of
+from govray.platform.store.experiment_tags import replace_tags, tags_of
 from govray.platform.store.rebuild import rebuild
 from govray.platform.store.usage import usage
 from govray.train.run_folder import events
@@ -85,7 +85,7 @@ def tags(store: Engine, *experiments: str) -> dict[str, list[str]]:
 def test_the_queue_says_whose_a_run_and_a_search_are(
     store: Engine, storage: Path, world: World
 ) -> None:
-    one = put(store, "beta", "eve", tags=["week-47", "a/b", *(f"t{i}" for i in range(25))])
+    one = put(store, "beta", "eve", tags=["week-47"])
     many = put(store, "beta", "eve", kind="tune", name="many", tags=["wide"])
     begun(storage, "tiny-1", world)  # nobody submitted it: the settings say whose it is
     begun(storage, f"tiny-{one}", world, claim(one))
@@ -100,8 +100,7 @@ def test_the_queue_says_whose_a_run_and_a_search_are(
     assert owners(store) == due
     found = tags(store, *due)
     assert found.keys() == due.keys() - {"tiny-1"}
-    assert (len(found[f"tiny-{one}"]), found[record.folder.name]) == (MOST_TAGS, ["wide"])
-    assert "a/b" not in found[f"tiny-{one}"]
+    assert (found[f"tiny-{one}"], found[record.folder.name]) == (["week-47"], ["wide"])
     with Session(store) as session:
         runs = session.exec(select(tables.Submission.run)).all()
         assert set(runs) == {f"tiny-{one}", record.folder.name}  # for the pages' links

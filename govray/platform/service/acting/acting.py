@@ -44,7 +44,7 @@ from govray.platform.store.project_settings import Wanted
 from govray.platform.store.run_owners import RUN_KINDS, submission_facts
 from govray.platform.store.tables import Submission
 
-Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag", "open"]
+Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "open"]
 
 DEFAULT = "default"
 """The project of what names none."""
@@ -309,16 +309,6 @@ def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
         submissions.archive(session, row, verb == "archive", by=project_rules.changed_by(caller))
     else:
         submissions.ask(session, row, verb, by=project_rules.changed_by(caller))
-    session.commit()
-    return row
-
-
-def retag(session: Session, caller: Caller, id_: str, tags: Sequence[str]) -> Submission:
-    row = _of_caller(session, caller, id_, "tag")
-    try:
-        submissions.retag(session, row, tags, by=project_rules.changed_by(caller))
-    except GovrayError as error:
-        raise not_valid("body.tags", error.what) from None
     session.commit()
     return row
 

@@ -31,7 +31,8 @@ from govray.platform.service.pages.form_fields import Fields, FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import submissions
 from govray.platform.service.routes.submissions import ACTS, NAME
-from govray.platform.store.submissions import LONGEST_CONFIG, MOST_TAGS
+from govray.platform.store.experiment_tags import MOST_TAGS
+from govray.platform.store.submissions import LONGEST_CONFIG
 
 router = APIRouter(dependencies=[ACTS])
 

@@ -1,4 +1,4 @@
-"""Submitting experiments, and what is asked of a submission: stop, kill, resume, archive, tags.
+"""Submitting experiments, and what is asked of a submission: stop, kill, resume, archive.
 
 A submission is an entry of the queue. Nothing runs in this process: the reconciler of the cluster
 takes the entries that wait. For staff to read, and for who has a role in the project. Engineers and
@@ -30,8 +30,8 @@ from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_runs import find_submission, reads_file, submissions
 from govray.platform.store import pools, tables
 from govray.platform.store import submissions as queue
+from govray.platform.store.experiment_tags import MOST_TAGS
 from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import MOST_TAGS
 
 router = APIRouter(tags=["submissions"], dependencies=[RUN_READERS])
 
@@ -44,7 +44,7 @@ ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _Tag = Annotated[str, Field(max_length=64)]
 _Tags = Annotated[
     list[_Tag],
-    Field(max_length=MOST_TAGS, description="Words to find it by: letters, digits and `_.:/-`."),
+    Field(max_length=MOST_TAGS, description="Words to find it by: letters, digits and `. _ -`."),
 ]
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
 SubmissionId = Annotated[
@@ -199,14 +199,6 @@ class PoolItem(Answer):
     folder: bool = Field(description="Whether a run that brings no working directory gets one.")
 
 
-class SubmissionTags(Answer):
-    """Tags in the place of those that a submission has."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    tags: _Tags
-
-
 @router.post("/experiments", status_code=201, dependencies=[ACTS])
 def submit_experiment(
     visit: VisitDep, new: Annotated[NewExperiment, Body()], key: Key = None
@@ -284,12 +276,6 @@ def list_pools(visit: VisitDep) -> Listing[PoolItem]:
 def get_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """One submission, with its file, its place in the queue, and why it is in its state."""
     return answer(visit, find_submission(visit.session, visit.caller, submission))
-
-
-@router.patch("/submissions/{submission}", dependencies=[ACTS])
-def tag_submission(visit: VisitDep, submission: SubmissionId, given: SubmissionTags) -> QueueEntry:
-    """Replace a submission's tags. Nothing else of it can be changed."""
-    return answer(visit, acting.retag(visit.session, visit.caller, submission, given.tags))
 
 
 @router.post("/submissions/{submission}:stop", dependencies=[ACTS])
