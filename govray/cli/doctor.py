@@ -35,7 +35,6 @@ _NEEDED = {
     "service": ("fastapi", "uvicorn", "sqlmodel", "alembic"),
 }
 _SERVICE_PORT = 8585
-_LISTENS = "0A"
 _TIME_ERROR = 5
 
 
@@ -52,15 +51,6 @@ class Symptom:
     def wrong(cls, check: str, error: GovrayError) -> Symptom:
         where = f"{error.where}: " if error.where else ""
         return cls(check, WRONG, f"{where}{error.what}", error.do)
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A socket of this machine that takes connections, and whose process it is."""
-
-    port: int
-    loopback: bool
-    uid: int
 
 
 def doctor(
@@ -112,7 +102,6 @@ def _findings(
         from govray.platform.attestor.settings import read_settings
 
         theirs = read_settings(attestor)
-    heard = [*listeners()]
     if queue or attestor or store:
         jobs = (
             separation.jobs_of(asked)
@@ -125,8 +114,9 @@ def _findings(
         reached = [*jobs.reaches(kept)]
         reached += separation.queue_findings(asked, queue, jobs) if asked and queue else []
         yield from _accounts(jobs, reached)
-        yield from _owner(jobs, asked, heard) if asked else ()
-    yield from _addresses(asked, theirs, heard)
+        if asked and not separation.owners(asked.address):
+            yield Symptom("accounts", UNKNOWN, "Ray does not listen here, so not whose it is")
+    yield from _addresses(asked, theirs)
     yield from _servers(asked, theirs)
     yield from _disks(_places(asked, theirs))
 
@@ -153,28 +143,13 @@ def _accounts(jobs: separation.Jobs, reached: list[Refused]) -> Iterator[Symptom
         yield Symptom("accounts", OK, f"{jobs.name} reaches nothing that is kept from jobs")
 
 
-def _owner(jobs: separation.Jobs, queue: Queue, heard: list[Listener]) -> Iterator[Symptom]:
-    """Whether Ray on this machine runs under the account that the queue's file names."""
-    port = urlsplit(queue.address).port
-    owners = {each.uid for each in heard if each.port == port}
-    if not owners:
-        yield Symptom("accounts", UNKNOWN, "Ray's dashboard doesn't listen here, so its account")
-    for uid in sorted(owners):
-        if uid == jobs.account.uid:
-            yield Symptom("accounts", OK, f"Ray runs under {jobs.name}")
-        else:
-            do = f"Name its account, or start it under this one: {jobs.named_by}"
-            yield Symptom("accounts", WRONG, f"Ray runs under UID {uid}, not {jobs.name}", do)
-
-
-def _addresses(
-    queue: Queue | None, attestor: AttestorSettings | None, heard: list[Listener]
-) -> Iterator[Symptom]:
+def _addresses(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[Symptom]:
     ports = {_SERVICE_PORT: "the service speaks plain HTTP"}
     if attestor is not None:
         ports[attestor.port] = "the attestor's register speaks plain HTTP"
     if queue is not None and (port := urlsplit(queue.address).port):
         ports[port] = "Ray's dashboard starts jobs"
+    heard = separation.listeners()
     wide = [each.port for each in heard if each.port in ports and not each.loopback]
     for port in sorted({*wide}):
         do = "Let it listen on 127.0.0.1, with a proxy that speaks TLS in front"
@@ -253,27 +228,3 @@ def _answer(url: str) -> HttpAnswer | None:
         return get(url, where=url)
     except GovrayError:
         return None
-
-
-def listeners() -> Iterator[Listener]:
-    """The sockets of TCP that take connections on this machine. See proc_net_tcp.txt of Linux."""
-    for name in ("tcp", "tcp6"):
-        table = Path("/proc/net", name)
-        for row in table.read_text().splitlines()[1:] if table.exists() else []:
-            words = row.split()
-            address, _, port = words[1].partition(":")
-            if words[3] == _LISTENS:
-                yield Listener(int(port, 16), _is_loopback(address), int(words[7]))
-
-
-def _is_loopback(words: str) -> bool:
-    """Of an address as the kernel prints it: words of four bytes, each in this machine's order."""
-    import ipaddress
-    import sys
-
-    groups = [bytes.fromhex(words[at : at + 8]) for at in range(0, len(words), 8)]
-    if sys.byteorder == "little":
-        groups = [each[::-1] for each in groups]
-    address = ipaddress.ip_address(b"".join(groups))
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import govray
 from govray.errors import Refused, UsageError
@@ -23,8 +24,19 @@ if TYPE_CHECKING:
     from govray.platform.queue.settings import Queue
     from govray.platform.service.http.settings import CaseSettings, OidcSettings
 
+_LISTENS = "0A"
+
 MOST_BELOW = 10_000
 """Files of one folder that are looked at, of prepared data and models."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A socket of this machine that takes connections, and whose process it is."""
+
+    port: int
+    loopback: bool
+    uid: int
 
 
 @dataclass(frozen=True)
@@ -191,9 +203,49 @@ def queue_findings(queue: Queue, file: Path, jobs: Jobs) -> Iterator[Refused]:
             do="Name its attestor.yaml: attestor.settings_file",
         )
     yield from jobs.reaches([*of_queue(queue, file), *of_code()])
+    for uid in owners(queue.address) - {jobs.account.uid}:
+        yield Refused(
+            f"Ray runs under UID {uid}, not under {jobs.name}",
+            where=queue.address,
+            do=f"Name its account, or start it under this one: {jobs.named_by}",
+        )
 
 
 def _password_file() -> Path:
     """Where libpq looks for the password of a database."""
     named = os.environ.get("PGPASSFILE")
     return Path(named) if named else Path.home() / ".pgpass"
+
+
+def owners(address: str) -> set[int]:
+    """Whose process listens at an address of this machine; nobody's, if it is of another."""
+    from govray.governance.submission.http_exchange import is_loopback
+
+    parts = urlsplit(address)
+    if not is_loopback(parts.hostname or ""):
+        return set()
+    return {each.uid for each in listeners() if each.port == parts.port}
+
+
+def listeners() -> Iterator[Listener]:
+    """The sockets of TCP that take connections on this machine. See proc_net_tcp.txt of Linux."""
+    for name in ("tcp", "tcp6"):
+        table = Path("/proc/net", name)
+        for row in table.read_text().splitlines()[1:] if table.exists() else []:
+            words = row.split()
+            address, _, port = words[1].partition(":")
+            if words[3] == _LISTENS:
+                yield Listener(int(port, 16), _is_loopback(address), int(words[7]))
+
+
+def _is_loopback(words: str) -> bool:
+    """Of an address as the kernel prints it: words of four bytes, each in this machine's order."""
+    import ipaddress
+    import sys
+
+    groups = [bytes.fromhex(words[at : at + 8]) for at in range(0, len(words), 8)]
+    if sys.byteorder == "little":
+        groups = [each[::-1] for each in groups]
+    address = ipaddress.ip_address(b"".join(groups))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

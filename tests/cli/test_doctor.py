@@ -170,15 +170,17 @@ def test_the_doctor_asks_ray_as_a_stranger(
         found = findings(run, "--queue", file, code=1)  # jobs are not apart
 
     assert f"token {state}" in found
-    assert found["accounts ok"]["what"] == f"Ray runs under {OWN}"
+    assert "accounts not seen" not in found
 
 
 def test_the_doctor_sees_another_account_s_ray_and_another_clock(run: Run, tmp_path: Path) -> None:
     with head(401, "Thu, 01 Jan 2026 00:00:00 GMT") as address:
         file = queue_file(tmp_path, address=address, jobs_account=OTHERS)
         found = findings(run, "--queue", file, code=1)
+        [refused] = refusals(file)  # the queue acts for one user alone, too
 
-    assert f"Ray runs under UID {os.geteuid()}" in found["accounts WRONG"]["what"]
+    assert refused.what == f"Ray runs under UID {os.geteuid()}, not under {OTHERS}"
+    assert refused.what in found["accounts WRONG"]["what"]
     assert "Ray is" in found["clock WRONG"]["what"]
 
 
