@@ -6,6 +6,7 @@ control. Ray takes no part, for a job is a process of the account that Ray runs 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import re
@@ -26,7 +27,7 @@ import pytest
 import yaml
 from sqlmodel import Session
 
-from govray.cli import main
+from govray.cli import main, signing_key
 from govray.platform.attestor.register import Register
 from govray.platform.service.identity import tokens
 from govray.platform.store import pools, submissions
@@ -400,6 +401,19 @@ def test_a_process_that_keeps_its_memory_leaves_no_core(made: Accounts, kept: bo
 
     assert done.returncode == -signal.SIGABRT
     assert bool([*folder.iterdir()]) is not kept
+
+
+@pytest.mark.parametrize("signs", [True, False], ids=["signs", "control"])
+def test_a_verb_that_signs_keeps_its_memory(apart: World, signs: bool) -> None:
+    def kept() -> int:
+        keys = apart.folder / "keys"
+        libc = ctypes.CDLL(None)
+        libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: what a test before may have taken
+        if signs:
+            signing_key.load(str(keys / "operator.pem"), None)
+        return int(libc.prctl(3, 0, 0, 0, 0))
+
+    assert as_account(Account(0, frozenset({0})), kept) == int(not signs)
 
 
 def test_service_and_queue_act_for_two_people_only_where_jobs_are_apart(
