@@ -118,7 +118,7 @@ class Attestor:
                 tried = self.tries[run] = tried.again(self.clock())
                 if tried.count < MOST_TRIES:
                     continue
-                said = error if isinstance(error, GovrayError) else type(error).__name__
+                said = error.what if isinstance(error, GovrayError) else type(error).__name__
                 why = f"{tried.count} tries did not end: {said}"
                 found = self._settled(submission, run, why=why[:_LONGEST_WHY])
             self.tries.pop(run, None)

@@ -63,6 +63,7 @@ class ProjectSettings(BaseModel):
     )
     manifests: tuple[Digest, ...] | None = Field(
         None,
+        min_length=1,
         max_length=MOST_NAMES,
         strict=False,
         description="prepared data that its runs may be attested over, by the digest of the "

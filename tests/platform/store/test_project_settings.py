@@ -103,6 +103,11 @@ def test_no_field_of_a_search_goes_round_what_is_fixed(
     resolve(policy, wanted, project="p")
 
 
+def test_no_prepared_data_at_all_is_not_taken_for_all_of_them() -> None:
+    with pytest.raises(UsageError, match="manifests"):
+        parse_settings({"manifests": []}, where="here")
+
+
 def test_where_depth_policies_are_limited_no_task_runs_any_program() -> None:
     def allowed(policy: ProjectSettings) -> set[str]:
         found = set()
