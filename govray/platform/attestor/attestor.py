@@ -3,7 +3,7 @@
 1. Nobody else attests the run, and it has not been attested.
 2. Its newest attempt has finished and ended, and no second process posted as that attempt.
 3. Its folder is opened once, and copied once (`staging.py`). It is never opened again.
-4. The last registered commit is there, and every file has its digest.
+4. The last registered commit is there, and all that is read of it has its digest.
 5. Registered, started, finished, now: in this order, by the attestor's clock, root and lists.
    Finished is when the register was told so.
 6. Everything that `verify` does, at full depth, on the copy.
