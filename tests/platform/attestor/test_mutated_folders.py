@@ -423,7 +423,8 @@ LIES: list[Mutation] = [
 def test_a_job_that_posts_what_it_mutated_changes_its_own_statements_alone(
     folders: Folders, count: int
 ) -> None:
-    """Its weights, for instance. What root, policy, manifest and register say stays."""
+    """Its weights and gradient norms, for instance. What root, policy, manifest and register say
+    stays, and so do counts."""
     honest, signed = json.loads(folders.payload), 0
     for seed in range(count):
         rng, files = random.Random(seed), dict(folders.untouched)
@@ -442,4 +443,8 @@ def _not_the_job_s(statement: Any) -> Any:
     run, execution = dict(stated["run"]), dict(stated["execution"])
     del run["started"], execution["commit"]
     kept = {name: stated[name] for name in NOT_THE_JOB_S}
-    return kept | {"run": run, "execution": execution, "size": stated["ledger"]["size"]}
+    counts = [  # which follow from the plan; norms are the job's word
+        {name: value for name, value in each.items() if name != "gradientNormShare"}
+        for each in stated["coverage"]
+    ]
+    return kept | {"run": run, "execution": execution, "counts": counts}
