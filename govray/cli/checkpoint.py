@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from govray.cli.option_group import Given, Run, given_place
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli.output import account_name, field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, pin or copy one, delete the rest.")
@@ -137,13 +137,12 @@ def gc(
 @app.command("pin")
 def pin(checkpoint: Checkpoint, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""
-    from getpass import getuser
 
     from govray.train.checkpoint import pins
 
     folder = _of_a_disk(checkpoint)
     with _writing(folder):
-        kept = pins.pin(folder.parent, folder.name, who=getuser(), reason=reason)
+        kept = pins.pin(folder.parent, folder.name, who=account_name(), reason=reason)
     report({"checkpoint": str(checkpoint), "pin": kept})
     line(f"{folder.name}  {kept}")
 

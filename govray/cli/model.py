@@ -16,7 +16,7 @@ import typer
 
 from govray.cli import trust, user_files
 from govray.cli.option_group import option_groups
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli.output import account_name, field, line, print_table, report, table
 from govray.cli.run_records import run_corpora, run_records
 from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
@@ -61,7 +61,6 @@ def register(
 
     Nothing is written unless it verifies.
     """
-    from getpass import getuser
 
     from govray.governance.formats.document import format_time
     from govray.governance.policy.record_commitment import read_secrets
@@ -99,7 +98,7 @@ def register(
             model=name,
             version=number,
             attestation=verified.digest,
-            by=ChangedBy(user=getuser(), at=format_time(trust.reference_time(None))),
+            by=ChangedBy(user=account_name(), at=format_time(trust.reference_time(None))),
             labels=labels,
             metrics=metrics,
             notes=notes,

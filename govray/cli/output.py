@@ -10,7 +10,9 @@ terminal would obey is shown instead. Verbs print by the functions here and by n
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -223,3 +225,11 @@ class StageBar:
 
     def update(self, done: int, total: int, text: str = "") -> None:
         self._progress.update(self._task, completed=done, total=total, text=printable(text))
+
+
+def account_name() -> str:
+    """The name of this account; its number where it has none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # Python 3.13 raises the second
+        return str(os.getuid())

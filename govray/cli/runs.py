@@ -12,7 +12,16 @@ import typer
 
 from govray.cli import trust, user_files
 from govray.cli.option_group import Run, Storage
-from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
+from govray.cli.output import (
+    RevocationLists,
+    TrustRoot,
+    account_name,
+    field,
+    line,
+    print_table,
+    report,
+    table,
+)
 from govray.cli.server_option import service
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
@@ -199,12 +208,11 @@ def kill(run: Run) -> None:
 @app.command("hold")
 def hold(run: Run, case: Case) -> None:
     """Keep all that a run has: nothing deletes its checkpoints or its model's adapters."""
-    from getpass import getuser
 
     from govray.train.checkpoint import holds
     from govray.train.run_folder import clock
 
-    found = holds.hold(_on_a_disk(run), case, by=getuser(), at=clock.now())
+    found = holds.hold(_on_a_disk(run), case, by=account_name(), at=clock.now())
     _tell_holds(run, found)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from govray.cli import trust
 from govray.cli.option_group import Given, Storage, given_place
-from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
+from govray.cli.output import RevocationLists, TrustRoot, account_name, field, line, note, report
 from govray.cli.run_records import run_corpora, run_records
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place
@@ -237,8 +237,6 @@ def indexing_settings(
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
 
-    import getpass
-
     from govray.platform.indexing.indexer import IndexSettings
 
     root = trust.root_path(trust_root)
@@ -257,7 +255,7 @@ def indexing_settings(
         anchor=anchor,
         key=key or _key(store),
         project=project,
-        user=user or getpass.getuser(),
+        user=user or account_name(),
         models=models,
     )
 

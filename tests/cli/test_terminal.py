@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import govray
 from govray import cli
+from govray.cli import output
 from govray.errors import GovrayError
 from govray.evidence.views.attestation_facts import names_of
 from govray.evidence.views.audience import Audience
@@ -456,3 +458,10 @@ def test_an_experiment_that_holds_a_key_is_refused_before_anything_is_recorded(
             done = call(capsys, ["train", "key-inside.yaml"])
             assert "attestation_key: give env:NAME or the path of a key file" in done.err
             each.check(done, ["train"])
+
+
+def test_an_account_without_a_name_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 64_109)
+    assert output.account_name() == "64109"
