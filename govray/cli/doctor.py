@@ -129,9 +129,7 @@ def _versions(parts: Iterable[str]) -> Iterator[Symptom]:
 
     missing = {each for part in parts for each in _NEEDED[part] if find_spec(each) is None}
     for each in sorted(missing):
-        yield Symptom(
-            "versions", WRONG, f"{each} is not installed", "Install 'govray[train,serve]'"
-        )
+        yield Symptom("versions", WRONG, f"{each} is not installed", "pip install '.[train,serve]'")
     if not missing:
         yield Symptom("versions", OK, f"govray {__version__}, Python {platform.python_version()}")
 
