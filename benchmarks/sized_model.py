@@ -295,7 +295,7 @@ def attest(folder: Path) -> int:
     )
     found = UnsignedModel(claims=claims, subjects=subjects, commit=_ZERO)
     for name, data in (
-        governance | dict(sign_head(found, execution, signer).signed(signer))
+        governance | dict(sign_head(found, execution, signer).signed([signer]))
     ).items():
         (folder / name).write_bytes(data)
     return _rows(ledger)

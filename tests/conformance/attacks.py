@@ -1058,7 +1058,7 @@ CASES = [
             repin(model_folder.POLICY, signed_policy_json(second_adapter)),
             "'contracts' and 'other'",
         ),
-        ("policy signed with a space", policy_resigned(spaced), "Policy"),
+        ("policy signed with a space", policy_resigned(spaced), "policy"),
         (
             "policy signed with an unknown field of a rule",
             policy_resigned(with_field("predicate", "rules", "0")),

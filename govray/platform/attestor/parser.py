@@ -47,7 +47,8 @@ ONE_THREAD = {
 
 def code_folders() -> list[Path]:
     """Where the code lies that a process of this interpreter imports: the parser may read it."""
-    code = {Path(each) for each in sys.path if each and Path(each).is_dir()}
+    # One that this account may not look into holds no code for it.
+    code = {Path(each) for each in sys.path if each and os.path.isdir(each)}
     return sorted(code | {Path(sys.prefix), Path(sys.base_prefix), Path(govray.__file__).parent})
 
 
