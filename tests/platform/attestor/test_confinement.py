@@ -150,7 +150,8 @@ def test_nothing_that_lies_about_is_imported_by_the_parser(
     monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "json.py"))
     monkeypatch.chdir(tmp_path)
 
-    given = {"run": str(home), "model": str(home), "prepared": str(home), "commit": "none"}
+    given = {"run": str(home), "model": str(home), "prepared": [str(home)]}
+    given |= {"commit": "none", "ended": None}
     with pytest.raises(GovrayError, match="not the folder of a run"):
         ask("read", read=(home,), write=home, limits=ParserLimits(), **given)
     assert not made.exists()
