@@ -166,7 +166,7 @@ def test_a_file_names_the_data_that_its_trainer_reads(here: TwoKeys) -> None:
     experiment = parse_experiment(value, where="test")
     same = {"progress": print}
     assert preparation_of(experiment, **same) == replace(
-        from_experiment(experiment)._preparation, **same
+        from_experiment(experiment).preparation, **same
     )
 
 

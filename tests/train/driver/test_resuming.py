@@ -15,6 +15,7 @@ from govray import cli
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder as checkpoint
+from govray.train.driver import planned_run
 from govray.train.driver import trainer as trainer_module
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs import run_listing
@@ -155,7 +156,8 @@ def test_what_was_valid_when_the_run_began_can_be_resumed_later(
     """Its steps find out what has ended since, and stop or gate it as the policy says."""
     run = stopped_at(here, 3)
     later = here.at + timedelta(days=3)
-    monkeypatch.setattr(trainer_module, "instant", lambda: later)
+    for module in (planned_run, trainer_module):
+        monkeypatch.setattr(module, "instant", lambda: later)
     trainer_of(here, resume=run).train()
     assert read_record(run).finished == later
     # The control: a run that begins then is refused.
