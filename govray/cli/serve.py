@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import separation
+from govray.cli import separation, trust
 from govray.cli.option_group import Given, given_place
 from govray.cli.output import RevocationLists, TrustRoot, line, note, report
 from govray.cli.store import DEFAULT_STORE, Models, Store, indexing_settings, keep_indexed
@@ -161,6 +161,8 @@ def serve(
             where=host,
             do="Leave --no-auth out and make tokens, or listen on 127.0.0.1",
         )
+    if trust_root is not None:
+        trust.root_path(trust_root)  # refused now, not at the first promotion
     proxies = [_address(each) for each in proxy or ()]
     provider = read_provider(oidc) if oidc else None
     desk = read_cases(cases) if cases else None
