@@ -8,18 +8,15 @@ the job's statement, and the attestation says so.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from govray.errors import CouldNotCheck, Refused
+from govray.errors import Refused
 from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.execution import CodeFacts, Execution, Origin
 from govray.governance.attestation.signing import UnsignedModel
-from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.document import format_time
 from govray.governance.verify.execution_step import check_execution
 from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
-
-SKEW = timedelta(minutes=5)
-"""How far a driver's clock may be ahead, so that its run is looked at later and not refused."""
 
 
 def origin(accepted: Accepted, attempt: Attempt) -> Origin:
@@ -87,11 +84,4 @@ def compare(
         raise Refused("its file starts from weights, and it names none", where=f"run {last.run}")
     if claims.removals or claims.replays:
         raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
-    ahead = parse_time(claims.run.finished) - at
-    if timedelta(0) < ahead <= SKEW:
-        raise CouldNotCheck(
-            f"it finished {ahead.seconds} s from now, by its driver's clock",
-            where=f"run {last.run}",
-            do="It is tried again. Set the clocks of the cluster and of the attestor",
-        )
     check_execution(claims, stated, at)
