@@ -22,7 +22,7 @@ ENTRIES = (
     ("yesterdays", _S.COMPLETED, "ada", 2, 0),
 )
 """Name, state, user, slots, priority."""
-WHY_NOT = "its ledger's root is not the registered one"
+WHY_NOT = "step 7: its ledger's root is not the registered one"
 
 
 def add_queue(session: Session, run: str) -> None:

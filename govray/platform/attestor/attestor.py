@@ -7,15 +7,16 @@
 5. Registered, started, finished, now: in this order, by the attestor's clock, root and lists.
    Finished is when the register was told so.
 6. Everything that `verify` does, at full depth, on the copy.
-7. The signer compares with the register, and signs.
+7. The signer compares with the register, and signs. It compares before step 6, and signs the
+   ledger's head there; the attestation it signs behind it.
 8. Ordinary `verify` on the copy. Then it is renamed into a storage where no job writes, and the
    register says so, by compare-and-set.
 
 A process that reads without a key does steps 4 and 6 and the first half of 8 (`parser.py`).
 
 A kill between any two steps leaves a copy that the next pass throws away, or a model that it finds
-under its final name. So a run is attested once. What is refused ends as NOT_ATTESTED with the
-reason. What could not be checked is tried again.
+under its final name. So a run is attested once. What is refused ends as NOT_ATTESTED with the step
+and the reason. What could not be checked is tried again, while the parser has time for the run.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Refused
@@ -41,7 +43,9 @@ from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import read
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.trust.trust_state import TrustState
+from govray.governance.verify.execution_step import check_execution
 from govray.platform.attestor.comparison import compare, execution
+from govray.platform.attestor.parser import MORE
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.register_tables import Accepted, Attested, Posted
 from govray.platform.attestor.settings import AttestorSettings
@@ -62,24 +66,27 @@ FIRST_TRY_S, LONGEST_TRY_S = 10.0, 3600.0
 
 @dataclass(frozen=True)
 class Tries:
-    """How often a run could not be checked, and when it is due again."""
+    """How often a run could not be checked, when it is due again, and what its parsers took."""
 
     count: int = 0
     due: datetime | None = None
+    seconds: float = 0.0
 
     def again(self, now: datetime) -> Tries:
         """After one more."""
         wait = min(FIRST_TRY_S * 4**self.count, LONGEST_TRY_S)
-        return Tries(self.count + 1, now + timedelta(seconds=wait))
+        return replace(self, count=self.count + 1, due=now + timedelta(seconds=wait))
 
 
 _log = logging.getLogger(__name__)
 
 
 class Parser(Protocol):
-    """What reads hostile files; see `parser.py`."""
+    """What reads hostile files, within so many seconds; see `parser.py`."""
 
-    def __call__(self, task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any: ...
+    def __call__(
+        self, task: str, *, read: tuple[Path, ...], write: Path, within: float, **given: Any
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,24 +115,27 @@ class Attestor:
         for submission, run in sorted(self.register.waiting(), key=self._tried):
             if stopping():
                 return
-            tried = self.tries.get(run, Tries())
-            if tried.due is not None and self.clock() < tried.due:
+            due = self._tries(run).due
+            if due is not None and self.clock() < due:
                 continue
             try:
                 found = self.attest(submission, run)
             except Exception as error:  # of this run: the others have their turn
                 _log.warning("%s could not be attested: %s", run, error)
-                tried = self.tries[run] = tried.again(self.clock())
+                tried = self.tries[run] = self._tries(run).again(self.clock())
                 if tried.count < MOST_TRIES:
                     continue
                 said = error.what if isinstance(error, GovrayError) else type(error).__name__
-                why = f"{tried.count} tries did not end: {said}"
-                found = self._settled(submission, run, why=why[:_LONGEST_WHY])
+                why = f"{tried.count} tries did not end: {_with_step(error, said)}"
+                found = self._settled(submission, run, why=why)
             self.tries.pop(run, None)
             yield found
 
     def _tried(self, waiting: tuple[str, str]) -> int:
-        return self.tries.get(waiting[1], Tries()).count
+        return self._tries(waiting[1]).count
+
+    def _tries(self, run: str) -> Tries:
+        return self.tries.get(run, Tries())
 
     def attest(self, submission: str, run: str) -> Attested:
         """Attest one run.
@@ -155,62 +165,78 @@ class Attestor:
             except (CouldNotCheck, InfrastructureFailed):
                 raise
             except GovrayError as error:
-                why = str(error).replace(f"{work / RUN}/", "")
-                found = self._settled(submission, run, why=why[:_LONGEST_WHY])
+                why = _with_step(error, str(error).replace(f"{work / RUN}/", ""))
+                found = self._settled(submission, run, why=why)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
             return found
 
     def _attested(self, submission: str, run: str, work: Path) -> str:
         """Steps 2 to 8 but the last: the digest of the attestation, whose model is in its place."""
-        accepted = self.register.accepted(submission)
-        target = self.settings.models / printable_name(run)
-        last = self._last_post(submission, run)  # 2
-        attempt = self.register.attempts(submission)[-1]
-        if target.exists():  # an earlier pass ended behind the rename
-            return self._published(target, accepted, last)
-        make_folder(work / MADE / MODEL)
-        # The folder of a trial lies in its search's.
-        names = [run] if run == accepted.run else [accepted.run, run]
-        bounds = self.settings.bounds
-        copy_once(self.settings.runs, names, work / RUN, _wanted(last), bounds)  # 3
-        prepared = self._prepared(accepted)
-        told = self.parser(  # 4
-            "read",
-            read=(work / RUN, *prepared),
-            write=work / MADE,
-            run=str(work / RUN),
-            model=str(work / MADE / MODEL),
-            prepared=[str(each) for each in prepared],
-            commit=last.commit,
-            ended=None if run == accepted.run else last.at,
-        )
-        found = UnsignedModel.from_json(told, where="parser")
-        found = _finished(found, self.register.finished(submission, run))
-        now = self.clock()
-        stated = execution(accepted, attempt, last, at=now)
-        compare(found, stated, accepted, last, at=now)  # 5
-        headed = sign_head(found, stated, self.signers[0])
-        # From here on it lies where no parser writes, or ever wrote.
-        copy_once(work, [MADE, MODEL], work / MODEL, lambda name: True, bounds)
-        _put(work, model_folder.CHECKPOINT, headed.checkpoint)
-        self._check(  # 6
-            "check",
-            work,
-            run=str(work / RUN),
-            payload=headed.payload.decode(),
-            key=self.signers[0].public_key.to_pem().decode(),
-            prepared=[str(each) for each in prepared],
-            more=prepared,
-        )
-        signed = headed.signed(self.signers)[model_folder.ATTESTATION]  # 7
-        _put(work, model_folder.ATTESTATION, signed)
-        self._cosign_manifest(work / MODEL / model_folder.MANIFEST)
-        digest = canonical_json.sha256(headed.payload)
-        if self._check("verified", work) != digest:  # 8
-            raise Refused("what verifies is another statement", where=f"run {run}")
-        _publish(work / MODEL, target)
-        return digest
+        step = 2
+        try:
+            accepted = self.register.accepted(submission)
+            target = self.settings.models / printable_name(run)
+            last = self._last_post(submission, run)
+            attempt = self.register.attempts(submission)[-1]
+            if target.exists():  # an earlier pass ended behind the rename
+                step = 8
+                return self._published(target, accepted, last)
+            step = 3
+            make_folder(work / MADE / MODEL)
+            # The folder of a trial lies in its search's.
+            names = [run] if run == accepted.run else [accepted.run, run]
+            bounds = self.settings.bounds
+            copy_once(self.settings.runs, names, work / RUN, _wanted(last), bounds)
+            step = 4
+            prepared = self._prepared(accepted)
+            told = self._ask(
+                run,
+                "read",
+                read=(work / RUN, *prepared),
+                write=work / MADE,
+                run=str(work / RUN),
+                model=str(work / MADE / MODEL),
+                prepared=[str(each) for each in prepared],
+                commit=last.commit,
+                ended=None if run == accepted.run else last.at,
+            )
+            found = UnsignedModel.from_json(told, where="parser")
+            found = _finished(found, self.register.finished(submission, run))
+            step = 5
+            now = self.clock()
+            stated = execution(accepted, attempt, last, at=now)
+            check_execution(found.claims, stated, now)
+            step = 7  # its first half: the ledger's head is signed next
+            compare(found, accepted, last)
+            headed = sign_head(found, stated, self.signers[0])
+            step = 6
+            # From here on it lies where no parser writes, or ever wrote.
+            copy_once(work, [MADE, MODEL], work / MODEL, lambda name: True, bounds)
+            _put(work, model_folder.CHECKPOINT, headed.checkpoint)
+            self._check(
+                run,
+                "check",
+                work,
+                run=str(work / RUN),
+                payload=headed.payload.decode(),
+                key=self.signers[0].public_key.to_pem().decode(),
+                prepared=[str(each) for each in prepared],
+                more=prepared,
+            )
+            step = 7
+            signed = headed.signed(self.signers)[model_folder.ATTESTATION]
+            _put(work, model_folder.ATTESTATION, signed)
+            self._cosign_manifest(work / MODEL / model_folder.MANIFEST)
+            digest = canonical_json.sha256(headed.payload)
+            step = 8
+            if self._check(run, "verified", work) != digest:
+                raise Refused("what verifies is another statement", where=f"run {run}")
+            _publish(work / MODEL, target)
+            return digest
+        except Exception as error:
+            error.add_note(f"step {step}")
+            raise
 
     def _prepared(self, accepted: Accepted) -> tuple[Path, ...]:
         """The prepared data that the parser may read: all, unless the project names some."""
@@ -251,7 +277,9 @@ class Attestor:
             raise Refused("another model lies in its place", where=f"run {last.run}")
         return found.digest
 
-    def _check(self, task: str, work: Path, more: tuple[Path, ...] = (), **given: Any) -> Any:
+    def _check(
+        self, run: str, task: str, work: Path, /, more: tuple[Path, ...] = (), **given: Any
+    ) -> Any:
         """Ask the parser for a verdict by the attestor's own root, lists and time."""
         settings = self.settings
         given = {
@@ -264,7 +292,25 @@ class Attestor:
         answers.mkdir(mode=0o700, parents=True)
         anchors = (settings.trust_root, *settings.revocations)
         folders = (work / RUN, work / MODEL, *anchors, *more)
-        return self.parser(task, read=folders, write=answers, **given)
+        return self._ask(run, task, read=folders, write=answers, **given)
+
+    def _ask(self, run: str, task: str, /, **given: Any) -> Any:
+        """The parser's answer, within what is left of the run's time by the clock.
+
+        A parser that was taken over could sleep, in every try, and keep other runs waiting.
+        """
+        tried, began = self._tries(run), monotonic()
+        left = self.settings.confinement.of_a_run - tried.seconds
+        if left <= 0:
+            raise Refused(
+                "reading it took all the time that its parsers have together",
+                where=f"run {run}",
+                do=MORE,
+            )
+        try:
+            return self.parser(task, within=left, **given)
+        finally:
+            self.tries[run] = replace(tried, seconds=tried.seconds + monotonic() - began)
 
     def _settled(
         self, submission: str, run: str, *, digest: str | None = None, why: str | None = None
@@ -274,7 +320,7 @@ class Attestor:
             run=run,
             state="ATTESTED" if digest else "NOT_ATTESTED",
             digest=digest,
-            why=why,
+            why=why and why[:_LONGEST_WHY],
             at=format_time(self.clock()),
         )
         if not self.register.settle(new, before=None):
@@ -290,6 +336,11 @@ def _wanted(last: Posted) -> Callable[[str], bool]:
         return name.startswith(folders) or any(each.startswith(name) for each in folders)
 
     return wanted
+
+
+def _with_step(error: Exception, said: str) -> str:
+    """What is said of an error, behind the step that it was raised in."""
+    return ": ".join([*getattr(error, "__notes__", ()), said])
 
 
 def _finished(found: UnsignedModel, at: str) -> UnsignedModel:

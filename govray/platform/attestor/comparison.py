@@ -15,7 +15,6 @@ from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.execution import CodeFacts, Execution, Origin
 from govray.governance.attestation.signing import UnsignedModel
 from govray.governance.formats.document import format_time
-from govray.governance.verify.execution_step import check_execution
 from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
 
 
@@ -55,16 +54,9 @@ def execution(accepted: Accepted, attempt: Attempt, last: Posted, *, at: datetim
     )
 
 
-def compare(
-    found: UnsignedModel, stated: Execution, accepted: Accepted, last: Posted, *, at: datetime
-) -> None:
-    """Refuse what is not of the registered run.
-
-    Args:
-        found: What the parser says that the run's folder says.
-        stated: What the attestation will say of its execution.
-        at: The attestor's time.
-    """
+def compare(found: UnsignedModel, accepted: Accepted, last: Posted) -> None:
+    """Refuse what is not of the registered run. ``found``: what the parser says that the run's
+    folder says."""
     claims = found.claims
     facts = {
         "run": (claims.run.id, last.run),
@@ -84,4 +76,3 @@ def compare(
         raise Refused("its file starts from weights, and it names none", where=f"run {last.run}")
     if claims.removals or claims.replays:
         raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
-    check_execution(claims, stated, at)

@@ -84,6 +84,11 @@ class ParserLimits:
     files: int = 256
     written: int = 1 << 40
 
+    @property
+    def of_a_run(self) -> float:
+        """Seconds by the clock for all that reads one run, in all tries: more than it takes."""
+        return 2.0 * self.seconds + 60
+
 
 def confine(*, read: Sequence[Path], write: Sequence[Path], limits: ParserLimits) -> None:
     """Leave this process nothing but these folders, for good.

@@ -33,6 +33,7 @@ from govray.printable import printable
 LONGEST = 64 << 20
 """Bytes of an answer, as of every document that the signer reads."""
 _SAID = 300
+MORE = "Raise limits.seconds in attestor.yaml if a run of this size is meant"
 
 _KINDS: Mapping[str, type[GovrayError]] = {
     "CouldNotCheck": CouldNotCheck,
@@ -71,13 +72,20 @@ def confined(limits: ParserLimits) -> Callable[..., Any]:
 
 
 def ask(
-    task: str, *, read: tuple[Path, ...], write: Path, limits: ParserLimits, **given: Any
+    task: str,
+    *,
+    read: tuple[Path, ...],
+    write: Path,
+    within: float,
+    limits: ParserLimits,
+    **given: Any,
 ) -> Any:
     """The parser's answer to one task.
 
     Args:
         read: Folders that it may read.
         write: The folder that it may write.
+        within: Seconds by the clock: a process that sleeps takes no processor time.
         given: The task's arguments, as JSON.
 
     Raises:
@@ -101,18 +109,14 @@ def ask(
         start_new_session=True,
     )
     try:
-        # A process that sleeps takes no processor time.
-        process.communicate(json.dumps(request).encode(), timeout=2 * limits.seconds + 60)
+        process.communicate(json.dumps(request).encode(), timeout=within)
+        late = process.returncode == -signal.SIGXCPU
     except subprocess.TimeoutExpired:
-        raise InfrastructureFailed("the parser takes too long", where="parser") from None
+        late = True
     finally:
         _end(process)
-    if process.returncode == -signal.SIGXCPU:
-        raise Refused(
-            "reading it takes more time than the parser has",
-            where="parser",
-            do="Raise limits.seconds in attestor.yaml if a run of this size is meant",
-        )
+    if late:
+        raise Refused("reading it takes more time than the parser has", where="parser", do=MORE)
     return _read(place, process.returncode)
 
 

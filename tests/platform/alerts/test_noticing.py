@@ -42,7 +42,7 @@ def everything(session: Session) -> None:
     experiment(session, "search", kind="search", state=ExperimentState.COMPLETED, finished=LATER)
     submission(session, "s-1", SubmissionState.ERROR)
     submission(session, "s-2", SubmissionState.QUEUED)
-    unsigned = {"attested": "NOT_ATTESTED", "not_attested": "a link"}
+    unsigned = {"attested": "NOT_ATTESTED", "not_attested": "step 3: a link"}
     submission(session, "s-3", SubmissionState.COMPLETED, **unsigned)
     submission(session, "s-4", SubmissionState.COMPLETED, attested="ATTESTED")
     credential(session, "acme", "old", "2026-11-25T00:00:00Z")
@@ -93,7 +93,7 @@ def test_every_kind_is_noticed_and_nothing_else(store: Engine) -> None:
         for row in alerts:
             assert row.id == event_id(row.kind, row.subject, row.mark)
         [unsigned] = [row for row in alerts if row.kind == "submission.not_attested"]
-        assert (unsigned.at, unsigned.data["why"]) == (LATER, "a link")
+        assert (unsigned.at, unsigned.data["why"]) == (LATER, "step 3: a link")
         [broken] = [row for row in alerts if row.kind == "run.error"]
         assert (broken.project, broken.at, broken.data["why"]) == ("other", LATER, "rank 1 died")
 

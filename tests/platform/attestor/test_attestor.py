@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -23,7 +24,7 @@ from ray.train import RunConfig
 
 import govray
 from govray import cli
-from govray.errors import Refused, Stopped, UsageError
+from govray.errors import InfrastructureFailed, Refused, Stopped, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
@@ -235,30 +236,30 @@ def nonsense(room: Room) -> None:
 
 
 @pytest.mark.parametrize(
-    "attack",
+    ("attack", "step"),
     [
-        swapped_weights,
-        flipped_weights,
-        another_run_s_record,
-        an_earlier_start,
-        another_policy,
-        a_root_of_ones_own,
-        a_link,
-        a_hard_link,
-        a_pipe,
-        nonsense,
+        (swapped_weights, 4),
+        (flipped_weights, 6),
+        (another_run_s_record, 4),
+        (an_earlier_start, 4),
+        (another_policy, 4),
+        (a_root_of_ones_own, 4),
+        (a_link, 3),
+        (a_hard_link, 3),
+        (a_pipe, 3),
+        (nonsense, 4),
     ],
 )
 def test_a_folder_that_was_changed_is_not_attested(
-    room: Room, attack: Callable[[Room], None]
+    room: Room, attack: Callable[[Room], None], step: int
 ) -> None:
     attack(room)
 
     done = room.attest()
 
     assert done.state == "NOT_ATTESTED"
-    assert done.why
-    assert "PRIVATE KEY" not in done.why
+    assert (done.why or "").startswith(f"step {step}: ")
+    assert "PRIVATE KEY" not in (done.why or "")
     assert not room.model.exists()
 
 
@@ -314,21 +315,23 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 @pytest.mark.parametrize(
-    "lie",
+    ("lie", "step"),
     [
-        _set("claims", "run", "id", to="alone-of-another-person"),
-        _set("claims", "execution", to={}),
-        _set("predicateType", to="https://govray.dev/depth-policy/v1"),
+        (_set("claims", "run", "id", to="alone-of-another-person"), 7),
+        (_set("claims", "run", "started", to="2020-01-01T00:00:00Z"), 5),
+        (_set("claims", "execution", to={}), 4),
+        (_set("predicateType", to="https://govray.dev/depth-policy/v1"), 4),
     ],
-    ids=["run", "who", "kind"],
+    ids=["run", "when", "who", "kind"],
 )
 def test_a_parser_that_was_taken_over_gets_nothing_else_signed(
-    room: Room, lie: Callable[[Any], None]
+    room: Room, lie: Callable[[Any], None], step: int
 ) -> None:
     """Each fact that it could lie about is in test_comparison.py."""
     done = room.with_parser(told(room, lie)).attest()
 
     assert done.state == "NOT_ATTESTED"
+    assert (done.why or "").startswith(f"step {step}: ")
     assert not room.model.exists()
 
 
@@ -497,7 +500,32 @@ def test_what_does_not_end_is_tried_later_each_time_and_then_given_up(room: Room
             break
 
     assert [each.state for each in done] == ["NOT_ATTESTED"]
+    assert (done[0].why or "") == f"{MOST_TRIES} tries did not end: step 4: TypeError"
     assert len(calls) == MOST_TRIES
+
+
+def test_a_parser_that_sleeps_holds_the_attestor_no_longer_than_a_run_may_take(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it dies just before its time is over."""
+    clock, slept = count(0, 1000), []
+    limits = room.attestor.settings.confinement
+
+    def sleeps(task: str, *, within: float, **given: Any) -> Any:
+        slept.append(min(within, 1000.0))
+        raise InfrastructureFailed("the parser ended without an answer")
+
+    monkeypatch.setattr(module, "monotonic", lambda: next(clock))
+    room = room.with_parser(sleeps)
+    done = None
+    while done is None:
+        with suppress(InfrastructureFailed):
+            done = room.attest()
+
+    assert done.why is not None
+    assert "all the time that its parsers have together" in done.why
+    assert 1000 * (len(slept) - 1) + slept[-1] == limits.of_a_run
+    assert len(slept) == 1 + limits.of_a_run // 1000
 
 
 def test_a_stop_ends_a_pass_before_the_next_run(room: Room) -> None:

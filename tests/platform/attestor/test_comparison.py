@@ -10,6 +10,7 @@ from govray.errors import Refused
 from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.model_attestation import Claims
 from govray.governance.attestation.signing import UnsignedModel
+from govray.governance.verify.execution_step import check_execution
 from govray.platform.attestor.comparison import compare, execution, origin
 from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
 from tests.support.registered import acceptance, attempt, committed, digest
@@ -38,7 +39,8 @@ def compared(truth: UnsignedModel, found: UnsignedModel, **accepted: Any) -> Non
     first = Attempt(**dict(attempt(1, "one")), submission="s-1", opened=REGISTERED)
     last = Posted(**dict(post), submission="s-1", attempt=1, at=REGISTERED)
     stated = execution(register, first, last, at=AT)
-    compare(found, stated, register, last, at=AT)
+    check_execution(found.claims, stated, AT)
+    compare(found, register, last)
 
 
 def test_the_truth_passes(found: UnsignedModel) -> None:

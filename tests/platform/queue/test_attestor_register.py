@@ -96,10 +96,14 @@ def test_what_was_decided_is_asked_for_by_submission(register: Register, address
     register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
     assert queue.decided(row()) is None
     refused = Attested(
-        submission="s-1", run=RUN, state="NOT_ATTESTED", why="a link", at="2026-11-24T09:00:00Z"
+        submission="s-1",
+        run=RUN,
+        state="NOT_ATTESTED",
+        why="step 3: a link",
+        at="2026-11-24T09:00:00Z",
     )
     assert register.settle(refused, before=None)
-    assert queue.decided(row()) == ("NOT_ATTESTED", "a link")
+    assert queue.decided(row()) == ("NOT_ATTESTED", "step 3: a link")
     signed = Attested(
         submission="s-1", run=RUN, state="ATTESTED", digest=digest("m"), at="2026-11-24T09:00:00Z"
     )
