@@ -17,9 +17,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
 
+from govray.cli.separation import refuse_several
 from govray.errors import UsageError
 from govray.governance.submission.register_client import RegisterDoor
 from govray.platform.service.acting.case_desk import read_cases
+from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.code_flow import read_provider
 from govray.platform.store.database import open_store
 from govray.storage.storage_url import check_path
@@ -41,6 +43,8 @@ class Arguments(BaseModel):
         cases: The file that turns rights holders' cases on (docs/cases.md). Nodes need its key.
         attestor: The attestor's register, by ``url`` and ``token_file``. Jobs of the same cluster
             may not be able to read that file (docs/attestor.md).
+        jobs_account: Whom a queue's jobs run under: a name, or UID:GID. By default it is Ray's own
+            account here, for which the service acts for one user alone.
         revocations: Files of revocation lists, or folders of them, that every node can read.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of proxies in front of
             them. The client address that they state is trusted.
@@ -54,6 +58,7 @@ class Arguments(BaseModel):
     oidc: DiskPath | None = None
     cases: DiskPath | None = None
     attestor: RegisterDoor | None = None
+    jobs_account: str | None = None
     revocations: list[DiskPath] = []
     proxies: list[str] = ["127.0.0.1"]
 
@@ -63,7 +68,8 @@ def app(arguments: Arguments) -> Application:
 
     Raises:
         UsageError: No store is named or found, or the provider's file is wrong.
-        Refused: The store belongs to another version of govray.
+        Refused: The store belongs to another version of govray; or the account that runs jobs
+            reaches what the service keeps, and more than one user acts.
         InfrastructureFailed: The store cannot be reached.
     """
     store = arguments.store or os.environ.get("GOVRAY_STORE")
@@ -73,13 +79,20 @@ def app(arguments: Arguments) -> Application:
             where="GOVRAY_STORE",
             do="Set it before Ray starts, or say serve run serve.app:app store=URL.",
         )
+    settings = Settings(
+        store=store,
+        promotion=arguments.promotion.resolve(),
+        trust_root=arguments.trust_root.resolve() if arguments.trust_root else None,
+        oidc=read_provider(arguments.oidc) if arguments.oidc else None,
+        revocations=tuple(each.resolve() for each in arguments.revocations),
+        cases=read_cases(arguments.cases.resolve()) if arguments.cases else None,
+        attestor=arguments.attestor,
+    )
     # A replica's error is raised here, for whoever starts the service.
-    open_store(store).dispose()
-    provider = read_provider(arguments.oidc) if arguments.oidc else None
-    cases = read_cases(arguments.cases.resolve()) if arguments.cases else None
-    promotion, proxies = arguments.promotion.resolve(), arguments.proxies
-    revocations = tuple(each.resolve() for each in arguments.revocations)
-    root = arguments.trust_root.resolve() if arguments.trust_root else None
+    engine = open_store(store)
+    refuse_several(engine, settings, None, arguments.jobs_account, "jobs_account")
+    engine.dispose()
+    proxies = arguments.proxies
 
     def build() -> FastAPI:
         from ray.serve import metrics
@@ -87,20 +100,10 @@ def app(arguments: Arguments) -> Application:
 
         from govray.platform.service.app import create_app
         from govray.platform.service.http.prometheus import Forwarded
-        from govray.platform.service.http.settings import Settings
         from govray.tune.experiment_cost import experiment_cost
 
-        settings = Settings(
-            store=store,
-            promotion=promotion,
-            trust_root=root,
-            oidc=provider,
-            revocations=revocations,
-            cases=cases,
-            attestor=arguments.attestor,
-        )
         near = None
-        if cases is not None:
+        if settings.cases is not None:
             from govray.data.similarity.near_copies import near_records as near
         service = create_app(
             settings, measures=Forwarded(metrics), check=experiment_cost, near=near

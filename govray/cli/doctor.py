@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from govray.cli import separation
+from govray.cli.listening import listeners, owners
 from govray.cli.output import line, report
 from govray.errors import GovrayError
 
@@ -114,7 +115,7 @@ def _findings(
         reached = [*jobs.reaches(kept)]
         reached += separation.queue_findings(asked, queue, jobs) if asked and queue else []
         yield from _accounts(jobs, reached)
-        if asked and not separation.owners(asked.address):
+        if asked and not owners(asked.address):
             yield Symptom("accounts", UNKNOWN, "Ray does not listen here, so not whose it is")
     yield from _addresses(asked, theirs)
     yield from _servers(asked, theirs)
@@ -147,7 +148,7 @@ def _addresses(queue: Queue | None, attestor: AttestorSettings | None) -> Iterat
         ports[attestor.port] = "the attestor's register speaks plain HTTP"
     if queue is not None and (port := urlsplit(queue.address).port):
         ports[port] = "Ray's dashboard starts jobs"
-    heard = separation.listeners()
+    heard = listeners()
     wide = [each.port for each in heard if each.port in ports and not each.loopback]
     for port in sorted({*wide}):
         do = "Let it listen on 127.0.0.1, with a proxy that speaks TLS in front"

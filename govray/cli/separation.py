@@ -13,30 +13,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import govray
+from govray.cli.listening import owners
 from govray.errors import Refused, UsageError
 from govray.storage.reach import Account, Reach, reached_below
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from govray.platform.attestor.settings import AttestorSettings
     from govray.platform.queue.settings import Queue
-    from govray.platform.service.http.settings import CaseSettings, OidcSettings
-
-_LISTENS = "0A"
+    from govray.platform.service.http.settings import Settings
 
 MOST_BELOW = 10_000
 """Files of one folder that are looked at, of prepared data and models."""
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A socket of this machine that takes connections, and whose process it is."""
-
-    port: int
-    loopback: bool
-    uid: int
 
 
 @dataclass(frozen=True)
@@ -153,28 +144,28 @@ def of_attestor(settings: AttestorSettings, file: Path) -> Iterator[Kept]:
     yield Kept("the attestor's file", file)
 
 
-def of_service(
-    models: Path | None,
-    trust_root: Path | None,
-    provider: OidcSettings | None,
-    cases: CaseSettings | None,
-) -> Iterator[Kept]:
-    """What a service is started with, besides its store."""
+def of_service(settings: Settings, models: Path | None) -> Iterator[Kept]:
+    """What a service is started with."""
+    yield from of_store(settings.store)
     if models is not None:
         yield Kept("models", models, below=True)
-    if trust_root is not None:
-        yield Kept("the trust root", trust_root)
-    if provider is not None and provider.client_secret_file is not None:
-        yield Kept("the identity provider's secret", Path(provider.client_secret_file), secret=True)
-    if cases is not None:
-        yield from _key(cases.key, "the key that signs answers to cases")
+    if settings.trust_root is not None:
+        yield Kept("the trust root", settings.trust_root)
+    if settings.oidc is not None and settings.oidc.client_secret_file is not None:
+        secret = Path(settings.oidc.client_secret_file)
+        yield Kept("the identity provider's secret", secret, secret=True)
+    if settings.cases is not None:
+        yield from _key(settings.cases.key, "the key that signs answers to cases")
+    if settings.attestor is not None:
+        token = Path(settings.attestor.token_file).expanduser()
+        yield Kept("the attestor's token", token, secret=True)
 
 
 def _key(reference: str, what: str) -> Iterator[Kept]:
     """A key, where it is a file."""
-    from govray.governance.formats.keys import is_outside
+    from govray.governance.formats.keys import in_file
 
-    if not is_outside(reference) and not reference.startswith("env:"):
+    if in_file(reference):
         yield Kept(what, Path(reference).expanduser(), secret=True)
 
 
@@ -211,41 +202,36 @@ def queue_findings(queue: Queue, file: Path, jobs: Jobs) -> Iterator[Refused]:
         )
 
 
+def refuse_several(
+    engine: Engine,
+    settings: Settings,
+    models: Path | None,
+    jobs_account: str | None,
+    named_by: str,
+) -> None:
+    """Refuse to serve more than one user where the jobs of a queue reach what a service keeps. With
+    an identity provider nobody knows how many there are."""
+    from datetime import UTC, datetime
+
+    from sqlmodel import Session
+
+    from govray.platform.service.identity import tokens
+    from govray.platform.store import pools
+
+    with Session(engine) as session:
+        if jobs_account is None and not pools.stated(session):
+            return  # no queue has ever worked this store off
+        rows = tokens.listed(session, at=datetime.now(UTC))
+    acting = {
+        each["user"] for each in rows if each["state"] == "good" and each["scopes"] != ["read"]
+    }
+    if settings.oidc is not None or len(acting) > 1:
+        jobs = Jobs.read(jobs_account, named_by)
+        for error in jobs.reaches([*of_service(settings, models), *of_code()]):
+            raise error
+
+
 def _password_file() -> Path:
     """Where libpq looks for the password of a database."""
     named = os.environ.get("PGPASSFILE")
     return Path(named) if named else Path.home() / ".pgpass"
-
-
-def owners(address: str) -> set[int]:
-    """Whose process listens at an address of this machine; nobody's, if it is of another."""
-    from govray.governance.submission.http_exchange import is_loopback
-
-    parts = urlsplit(address)
-    if not is_loopback(parts.hostname or ""):
-        return set()
-    return {each.uid for each in listeners() if each.port == parts.port}
-
-
-def listeners() -> Iterator[Listener]:
-    """The sockets of TCP that take connections on this machine. See proc_net_tcp.txt of Linux."""
-    for name in ("tcp", "tcp6"):
-        table = Path("/proc/net", name)
-        for row in table.read_text().splitlines()[1:] if table.exists() else []:
-            words = row.split()
-            address, _, port = words[1].partition(":")
-            if words[3] == _LISTENS:
-                yield Listener(int(port, 16), _is_loopback(address), int(words[7]))
-
-
-def _is_loopback(words: str) -> bool:
-    """Of an address as the kernel prints it: words of four bytes, each in this machine's order."""
-    import ipaddress
-    import sys
-
-    groups = [bytes.fromhex(words[at : at + 8]) for at in range(0, len(words), 8)]
-    if sys.byteorder == "little":
-        groups = [each[::-1] for each in groups]
-    address = ipaddress.ip_address(b"".join(groups))
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
     from sqlalchemy import Engine
-    from sqlmodel import Session
     from starlette.types import ASGIApp
 
     from govray.governance.submission.register_client import RegisterDoor
@@ -199,10 +198,9 @@ def serve(
     measures = Registered()
     app = create_app(settings, measures=measures, check=experiment_cost, near=near)
     if not no_auth:
-        kept = [*separation.of_store(store), *separation.of_code()]
-        kept += separation.of_service(models, trust_root, provider, desk)
-        with Session(app.state.engine) as session:
-            _refuse_several(session, jobs_account, kept, signed_in=provider is not None)
+        separation.refuse_several(
+            app.state.engine, settings, models, jobs_account, "--jobs-account"
+        )
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:
@@ -234,31 +232,6 @@ def _register_door(url: str | None, token: Path | None) -> RegisterDoor | None:
     if url is None or token is None:
         raise UsageError("--attestor and --attestor-token go together", do="Give both, or neither")
     return RegisterDoor(url=check_url(url, where="--attestor"), token_file=str(token))
-
-
-def _refuse_several(
-    session: Session, jobs_account: str | None, kept: list[separation.Kept], *, signed_in: bool
-) -> None:
-    """Refuse to act for more than one user where the jobs of a queue reach what is kept.
-
-    Args:
-        signed_in: An identity provider names users, so nobody knows how many there are.
-    """
-    from datetime import UTC, datetime
-
-    from govray.platform.service.identity import tokens
-    from govray.platform.store import pools
-
-    if jobs_account is None and not pools.stated(session):
-        return  # no queue has ever worked this store off
-    rows = tokens.listed(session, at=datetime.now(UTC))
-    acting = {
-        each["user"] for each in rows if each["state"] == "good" and each["scopes"] != ["read"]
-    }
-    if signed_in or len(acting) > 1:
-        jobs = separation.Jobs.read(jobs_account, "--jobs-account")
-        for error in jobs.reaches(kept):
-            raise error
 
 
 def _near_search() -> NearSearch:

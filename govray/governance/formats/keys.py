@@ -358,6 +358,11 @@ def is_outside(reference: str) -> bool:
     return reference.startswith((PKCS11, COMMAND))
 
 
+def in_file(reference: str) -> bool:
+    """Whether the key lies in a file: no variable holds it, and it is not outside."""
+    return not is_outside(reference) and not reference.startswith("env:")
+
+
 def check_reference(reference: str) -> str:
     """Return ``reference`` if it could name a key: not the key itself, which nothing may record.
     Raises ``ValueError``: it is one, has a PIN in it, or is no line of text; it is not repeated."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from govray.errors import GovrayError, InfrastructureFailed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
-from govray.governance.submission.http_exchange import HttpAnswer, get, is_loopback, post
+from govray.governance.submission.http_exchange import HttpAnswer, get, post
 from govray.governance.submission.register_forms import (
     LARGEST,
     AcceptanceForm,
@@ -26,20 +25,12 @@ from govray.governance.submission.token_file import check_private, read_token
 
 
 class RegisterDoor(BaseModel):
-    """Where the attestor's register is, as ``queue.yaml`` and the service's settings say."""
+    """Where the attestor's register is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(pattern=r"^https?://[^\s@]+$", description="The register's door.")
     token_file: str = Field(min_length=1, description="A file of mode 0600 with its token.")
-    settings_file: str | None = Field(
-        default=None, description="Its own file, attestor.yaml, where it runs on this machine."
-    )
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is reached by loopback, so the attestor runs on this machine."""
-        return is_loopback(urlsplit(self.url).hostname or "")
 
     def check(self) -> None:
         """Return if nobody on the way reads what is sent there. Raises `Refused`."""

@@ -28,6 +28,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
@@ -245,7 +246,7 @@ class Attestor:
             each.parent
             for each in found
             if not accepted.manifests
-            or canonical_json.sha256(_envelope(each).payload) in accepted.manifests
+            or _manifest(each, each.stat().st_ctime_ns) in accepted.manifests
         )
 
     def _cosign_manifest(self, path: Path) -> None:
@@ -354,6 +355,12 @@ def _finished(found: UnsignedModel, at: str) -> UnsignedModel:
 def _envelope(path: Path) -> Envelope:
     data = read_regular(path, model_folder.MAX_ENVELOPE)
     return Envelope.parse(data, where=path.name)
+
+
+@lru_cache(maxsize=4096)
+def _manifest(path: Path, _changed: int) -> str:
+    """The digest of a manifest, read once however many runs are attested."""
+    return canonical_json.sha256(_envelope(path).payload)
 
 
 def check_keys(trust: TrustState, signers: Sequence[Signer]) -> None:

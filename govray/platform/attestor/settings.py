@@ -12,7 +12,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from govray.errors import UsageError
-from govray.governance.formats.keys import is_outside
+from govray.governance.formats.keys import in_file
 from govray.governance.formats.strict_yaml import read_yaml_file
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.staging import Bounds
@@ -28,8 +28,7 @@ def _near(path: Path, info: ValidationInfo) -> Path:
 
 
 def _near_if_path(text: str, info: ValidationInfo) -> str:
-    known = is_url(text) or is_outside(text) or text.startswith("env:")
-    return text if known else str(_near(Path(text), info))
+    return str(_near(Path(text), info)) if in_file(text) and not is_url(text) else text
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -74,7 +73,7 @@ class AttestorSettings(BaseModel):
     @property
     def secrets(self) -> tuple[Path, ...]:
         """The files that the parser must not read."""
-        keys = (Path(each) for each in self.keys if not is_outside(each) and each[:4] != "env:")
+        keys = (Path(each) for each in self.keys if in_file(each))
         return tuple(each for each in (self.token_file, *keys, self.key_password_file) if each)
 
     @property

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
+from govray.governance.submission.http_exchange import is_loopback
 from govray.governance.submission.register_client import RegisterDoor
 from govray.governance.submission.token_file import check_private, read_token
 from govray.platform.queue.placement import Slot
@@ -50,6 +52,19 @@ class Pool(_Section):
     def slot(self) -> Slot:
         memory = round(self.memory_gb * 1e9)
         return Slot(labels=self.labels, cpus=self.cpus, gpus=self.gpus, memory=memory)
+
+
+class Attestor(RegisterDoor):
+    """The register, and what the attestor keeps, where that can be looked at."""
+
+    settings_file: str | None = Field(
+        default=None, description="Its own file, attestor.yaml, where it runs on this machine."
+    )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is reached by loopback, so the attestor runs on this machine."""
+        return is_loopback(urlsplit(self.url).hostname or "")
 
 
 class Project(_Section):
@@ -99,7 +114,7 @@ class QueueFile(_Section):
         description="Whom Ray and its jobs run under: a name, or UID:GID. Default: the queue's.",
     )
     retries: RetrySection = Field(default_factory=RetrySection)
-    attestor: RegisterDoor | None = Field(
+    attestor: Attestor | None = Field(
         default=None, description="Where attempts are registered, if an attestor signs."
     )
 
@@ -117,7 +132,7 @@ class Queue:
     token_file: Path | None = None
     working_dir: Path | None = None
     jobs_account: str | None = None
-    attestor: RegisterDoor | None = None
+    attestor: Attestor | None = None
 
     def token(self) -> str | None:
         """The cluster's token, read now; None where it has none. Raises `Refused`: others than its

@@ -16,10 +16,11 @@ import pytest
 import yaml
 from sqlmodel import Session
 
-from govray.errors import UsageError
-from govray.platform.store import registry
+from govray.errors import Refused, UsageError
+from govray.platform.store import pools, registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
+from govray.platform.store.tables import Pool
 from tests.support.people import make_tokens
 from tests.support.provider import Provided, provided
 from tests.support.shelf_of_models import made_once
@@ -55,6 +56,26 @@ def test_without_a_store_it_is_refused_before_anything_starts(
         app(Arguments(store="sqlite:///none.db"))
     with pytest.raises(ValueError, match="Extra inputs"):
         Arguments(auth=False)
+
+
+def test_it_acts_for_two_only_where_a_queue_s_jobs_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`test_doctor.py` has whose jobs reach what."""
+    monkeypatch.syspath_prepend(ROOT)
+    from serve.app import Arguments, app
+
+    url = f"sqlite:///{tmp_path}/store.db"
+    engine = open_store(url, create=True)
+    make_tokens(engine, "acme-legal", "umbrella")
+    with Session(engine) as session:
+        pools.state(session, [Pool(name="default", slots=2)])
+        session.commit()
+    engine.dispose()
+
+    with pytest.raises(Refused, match="can read and write the store"):
+        app(Arguments(store=url))
+    assert app(Arguments(store=url, jobs_account="64103:64103"))  # the control: others' jobs
 
 
 BUSY = "The current node timed out during startup"

@@ -20,7 +20,7 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from govray.errors import UsageError
-from govray.governance.formats.keys import Signer, is_outside
+from govray.governance.formats.keys import Signer, in_file
 from govray.governance.signers.key_reference import open_signer
 from govray.platform.service.acting.case_search import CaseSources
 from govray.platform.service.http.limits import Buckets, RequestBound, address_key
@@ -126,9 +126,6 @@ DeskDep = Annotated[CaseDesk, Depends(_desk)]
 """The desk of this service. Raises 404 where cases are off."""
 
 
-_IN_A_VARIABLE = "env:"
-
-
 @dataclass(frozen=True, kw_only=True)
 class CaseFile:
     """What the file may say. See `CaseSettings`."""
@@ -148,7 +145,7 @@ def read_cases(path: Path) -> CaseSettings:
     do = "See docs/cases.md, Turn it on"
     stated = read_stated(path, _FILE, do=do)
     key = stated.key
-    if not is_outside(key) and not key.startswith(_IN_A_VARIABLE):
+    if in_file(key):
         key = str(path.parent / key)
     return CaseSettings(
         key=key,
