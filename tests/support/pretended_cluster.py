@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from govray.governance.submission.register_forms import Isolation
 from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
 from govray.platform.store.tables import Submission
 
@@ -24,6 +25,7 @@ class PretendedCluster:
     refuses: set[str] = field(default_factory=set)
     loses: set[str] = field(default_factory=set)
     at_call: Callable[[], None] = lambda: None
+    isolation: Isolation = "sharedCluster"
 
     def start(self, row: Submission) -> None:
         self._asked()

@@ -55,6 +55,7 @@ class SubmissionFacts(Document):
         config: Digest of the experiment file.
         archive: Digest of the working directory that its jobs get.
         policy: Digest of the signed depth policy, if it names one.
+        isolation: Of the queue's back end, as the pool has it.
     """
 
     submission: SubmissionId
@@ -66,6 +67,7 @@ class SubmissionFacts(Document):
     config: Digest
     archive: Digest | None = None
     policy: Digest | None = None
+    isolation: Isolation
 
     @property
     def facts_digest(self) -> str:
@@ -86,7 +88,6 @@ class AcceptanceForm(SubmissionFacts):
     pretrained: bool = False
     own_code: bool = False
     manifests: Annotated[tuple[Digest, ...], Field(max_length=64)] = ()
-    isolation: Isolation
 
 
 class AttemptForm(Document):

@@ -23,6 +23,7 @@ from govray.governance.submission.register_forms import (
     ADDRESS,
     SECRET,
     AttemptForm,
+    Isolation,
     OtherThanAccepted,
 )
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
@@ -36,11 +37,14 @@ class AttestorRegister:
     def __init__(self, client: RegisterClient) -> None:
         self._client = client
 
-    def variables(self, row: Submission, environment: Mapping[str, Any]) -> dict[str, str]:
+    def variables(
+        self, row: Submission, environment: Mapping[str, Any], isolation: Isolation
+    ) -> dict[str, str]:
         """Register an entry's attempt.
 
         Args:
             environment: Ray's, of its job.
+            isolation: The back end's. What was accepted for another is refused.
 
         Returns:
             What the job needs in its environment to post.
@@ -58,7 +62,7 @@ class AttestorRegister:
         form = AttemptForm(
             number=row.attempt,
             secret=f"sha256:{hashlib.sha256(secret.encode()).hexdigest()}",
-            facts=submission_facts(row).facts_digest,
+            facts=submission_facts(row, isolation).facts_digest,
             **dict(setup),
         )
         try:

@@ -3,18 +3,22 @@
 A job's name is the submission's, the number of the attempt, and letters that nobody can guess. A
 job that somebody put there beforehand would be taken for it. A cluster never starts one name
 twice, so a start may be asked for again whenever it is not known to have arrived.
+
+The back ends (`ray_jobs`, `kubernetes_jobs`) are the only places that know Ray Jobs or Kubernetes.
 """
 
 from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from govray.errors import GovrayError, Refused, UsageError, suggestion
+from govray.governance.submission.register_forms import Isolation
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
 
@@ -33,11 +37,17 @@ class AttemptGone(GovrayError):
     """A job of this attempt has run, and the cluster has none: another attempt is due."""
 
 
+RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
+"""Ray's environment of a submission, from its file and its folder."""
+
+
 class JobState(StrEnum):
-    """How a job stands on the cluster. ``STOPPED`` was ended by the cluster, as it was asked to."""
+    """How a job stands on the cluster. ``STOPPED`` was ended by the cluster, as it was asked to. One
+    that is ``PREEMPTED`` lost its place to others of the cluster, and is to be stopped."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
+    PREEMPTED = "PREEMPTED"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     STOPPED = "STOPPED"
@@ -59,14 +69,17 @@ class Job:
     @property
     def ended(self) -> bool:
         """Whether nothing of it runs any more."""
-        return self.state not in (JobState.WAITING, JobState.RUNNING)
+        return self.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED)
 
 
 class Cluster(Protocol):
     """What starts, stops and knows jobs: the queue's back end. Every call may raise `Unreachable`.
 
     A job's state, the end of its log and its node's address are in what `look` answers.
+    ``isolation`` says what else could reach a run.
     """
+
+    isolation: Isolation
 
     def start(self, row: Submission) -> None:
         """Start the job ``row.job`` unless the cluster has or had it. Raises `JobRefused`, and
@@ -83,7 +96,9 @@ class Cluster(Protocol):
 
 
 def job_name(submission: str, attempt: int) -> str:
-    return f"{submission}-{attempt}-{secrets.token_hex(8)}"
+    # At most 47 characters, which is KubeRay's bound (v1.7.0, utils/constant.go,
+    # MaxRayJobNameLength), up to 99,999 attempts.
+    return f"{submission}-{attempt}-{secrets.token_hex(7)}"
 
 
 _TASK = "python jobs/task.py --id {id} --storage {storage} --config {config}"

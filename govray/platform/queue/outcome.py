@@ -74,9 +74,12 @@ def outcome(state: SubmissionState, job: Job, kind: str = "train") -> Outcome:
 
 
 def vanished(state: SubmissionState) -> Outcome:
-    """What follows for an entry whose job the cluster does not know: its head was replaced."""
+    """What follows for an entry whose job the cluster does not know: its head was replaced, or it
+    was deleted as it was asked to."""
+    if state in AFTER_STOP:
+        return Outcome(AFTER_STOP[state], _asked(state))
     why = "the cluster lost its job: the head was replaced"
-    return Outcome(AFTER_STOP.get(state, SubmissionState.QUEUED), why)
+    return Outcome(SubmissionState.QUEUED, why)
 
 
 def refusal(job: Job) -> str | None:

@@ -1,8 +1,6 @@
 """Submissions as Ray Jobs: a `Cluster` over the dashboard's HTTP interface.
 
-A job gets the working directory that was archived at submission. The submission's file and a file
-that says who submitted it lie beside it. It carries metadata, which Ray's dashboard shows. A task
-needs no folder: what starts it is govray's own.
+A job gets its working directory (`job_folder`), and metadata that Ray's dashboard shows.
 
 A stop is SIGTERM to the driver, which commits and exits with code 75. Ray kills it after as many
 seconds as RAY_JOB_STOP_WAIT_TIME_S says on the head node.
@@ -13,12 +11,10 @@ that of a proxy does not. From the second nothing is concluded.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,28 +25,33 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from govray.errors import GovrayError
-from govray.governance.formats import canonical_json
-from govray.governance.submission.code_archive import open_archive
-from govray.governance.submission.pool_labels import POOL_LABELS
-from govray.governance.submission.submission import Submission as Submitted
+from govray.governance.submission.register_forms import Isolation
 from govray.platform.queue.attestor_register import AttestorRegister
-from govray.platform.queue.job import UNSIGNED, Job, JobRefused, JobState, Unreachable, entrypoint
+from govray.platform.queue.job import (
+    UNSIGNED,
+    Job,
+    JobRefused,
+    JobState,
+    RuntimeEnv,
+    Unreachable,
+    entrypoint,
+)
+from govray.platform.queue.job_folder import (
+    CONFIG,
+    FACTS,
+    files,
+    from_anywhere,
+    make_folder,
+    metadata,
+    variables,
+    with_variables,
+)
 from govray.platform.queue.placement import Slot, placement
 from govray.platform.store.tables import Submission
-from govray.platform.tasks.task_file import KINDS
 from govray.storage.place import Place
-from govray.traces import VARIABLE as TRACE
 
 TIMEOUT_S = 20.0
 """For each answer of the dashboard. Ray's client by itself waits without end."""
-
-CONFIG = "govray-submission.yaml"
-FACTS = "govray-submission.json"
-
-ENTRY_POINTS = ("task.py", "infer.py")
-"""What starts a task, in ``jobs/``."""
-
-RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
 
 _STATES: Mapping[str, JobState] = {
     "PENDING": JobState.WAITING,
@@ -78,7 +79,7 @@ class _Client(JobSubmissionClient):
 
 
 class RayJobs:
-    """The jobs of one cluster.
+    """The jobs of one cluster. Any of them could have altered a run of another.
 
     Args:
         address: The dashboard's, such as ``http://127.0.0.1:8265``.
@@ -88,6 +89,8 @@ class RayJobs:
         slots: Of each pool, by name. Jobs of another go anywhere but to the head.
         register: The attestor's, which is told of each attempt before its job starts.
     """
+
+    isolation: Isolation = "sharedCluster"
 
     def __init__(
         self,
@@ -117,16 +120,25 @@ class RayJobs:
             return
         with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
             try:
-                folder = self._folder(row, Path(made) / "working_dir")
+                folder = make_folder(
+                    Path(made) / "working_dir",
+                    kind=row.kind,
+                    archive=row.archive,
+                    storage=self._storage,
+                    working_dir=self._working_dir,
+                    jobs=self._jobs,
+                    files=files(row),
+                    where=f"submission {row.id}",
+                )
                 command = entrypoint(
                     row.kind,
                     config=CONFIG,
                     submission=FACTS,
                     id=row.id,
-                    storage=_from_anywhere(self._storage),
+                    storage=from_anywhere(self._storage),
                 )
                 slot = self._slots.get(row.pool, Slot())
-                environment = _with_variables(self._runtime_env(row, folder), _variables(row, slot))
+                environment = with_variables(self._runtime_env(row, folder), variables(row, slot))
             except OSError as error:
                 raise Unreachable(
                     f"its working directory cannot be read: {error}", where=str(self._storage)
@@ -135,8 +147,8 @@ class RayJobs:
                 raise JobRefused(error.what, where=error.where, do=error.do) from None
             where = placement(row.kind, slot, head=self._head())
             if self._register is not None:
-                told = self._register.variables(row, environment)
-                environment = _with_variables(environment, told)
+                told = self._register.variables(row, environment, self.isolation)
+                environment = with_variables(environment, told)
                 command += UNSIGNED if told else ""
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
@@ -182,38 +194,6 @@ class RayJobs:
         except (KeyError, TypeError):
             raise self._no_ray(self.address) from None
         return None if all(up.values()) else next((id for id, head in up.items() if head), None)
-
-    def _folder(self, row: Submission, folder: Path) -> Path:
-        if row.archive is not None:
-            open_archive(self._storage, row.archive, folder)
-        elif self._working_dir is not None:
-            _copy(self._working_dir, folder)
-        elif row.kind in KINDS:
-            folder.mkdir()
-        else:
-            raise JobRefused(
-                "it was submitted without a working directory",
-                where=f"submission {row.id}",
-                do="Submit it with its folder, or name working_dir in queue.yaml",
-            )
-        if row.kind in KINDS and self._jobs is not None:
-            (folder / "jobs").mkdir(exist_ok=True)
-            for name in ENTRY_POINTS:
-                if not (folder / "jobs" / name).exists():
-                    shutil.copyfile(self._jobs / name, folder / "jobs" / name)
-        for name in (CONFIG, FACTS):
-            # Written all the same it would be an error of the system, as if the storage were away.
-            # That is tried for ever, while nothing behind it starts.
-            if (folder / name).is_dir():
-                raise JobRefused(
-                    f"its working directory has a folder {name}, the name of a file that the queue "
-                    "puts there",
-                    where=f"submission {row.id}",
-                    do="Rename the folder, and submit again",
-                )
-        (folder / CONFIG).write_text(row.config, encoding="utf-8")
-        (folder / FACTS).write_bytes(facts(row))
-        return folder
 
     def _connected(self) -> _Client:
         if self._client is None:
@@ -279,39 +259,6 @@ class RayJobs:
             ) from None
 
 
-def _variables(row: Submission, slot: Slot) -> dict[str, str]:
-    """The span that the submission came in, for the job's own to lie below. With it go the labels
-    of the nodes for the job's workers."""
-    labels = json.dumps(dict(slot.labels)) if slot.labels else None
-    given = {TRACE: row.trace, POOL_LABELS: labels}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _with_variables(environment: dict[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Ray's environment of a job, with further variables."""
-    variables = {**(environment.get("env_vars") or {}), **given}
-    return environment | ({"env_vars": variables} if variables else {})
-
-
-def metadata(row: Submission) -> dict[str, str]:
-    """What Ray's dashboard shows with the job."""
-    found = {
-        "govray.submission": row.id,
-        "govray.user": row.user,
-        "govray.project": row.project,
-        "govray.policy": row.policy,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def facts(row: Submission) -> bytes:
-    """The file that tells the job who submitted it."""
-    names = ("id", "user", "project", "policy", "submitted", "archive")
-    stated = {name: value for name in names if (value := getattr(row, name)) is not None}
-    document = Submitted.from_json(stated, where=f"submission {row.id}")
-    return canonical_json.encode(document.to_json())
-
-
 def _address(agent: str | None) -> str | None:
     """The IP address of the node that an agent's URL is of."""
     host = urlsplit(agent or "").hostname
@@ -325,21 +272,6 @@ def _submission(value: Any) -> str:
     """The submission that a job is of, by its metadata; nothing if it is of none."""
     metadata = value.get("metadata") if isinstance(value, dict) else None
     return str(metadata.get("govray.submission", "")) if isinstance(metadata, dict) else ""
-
-
-def _from_anywhere(storage: Place) -> str:
-    """The storage as a job names it, whose working directory is another."""
-    return str(storage.absolute() if isinstance(storage, Path) else storage)
-
-
-def _copy(source: Path, target: Path) -> None:
-    if not (source / "jobs").is_dir():
-        raise JobRefused(
-            "the working directory has no jobs/",
-            where=str(source),
-            do="Name a folder of `govray init` as working_dir in queue.yaml",
-        )
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("runs", ".git", "__pycache__"))
 
 
 @contextmanager

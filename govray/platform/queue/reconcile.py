@@ -12,7 +12,7 @@ start that is refused
     ERROR is written after the cluster's answer. Else the next pass asks again, and is refused.
 preempt
     First PREEMPTING is written, then the job is told to stop. The next pass finds PREEMPTING with a
-    job that runs, and tells it again.
+    job that runs, and tells it again. So it is, too, where the cluster itself took its place.
 gift
     It is written, then the run is told. The next pass tells it again. The slots stay the entry's
     until its run has answered. One that takes longer than `GIVE_BACK_S` is preempted.
@@ -48,7 +48,14 @@ from sqlmodel import Session, col
 from govray.governance.formats.document import format_time, parse_time
 from govray.platform.queue import gifts, queue_order
 from govray.platform.queue.giving_way import Holding
-from govray.platform.queue.job import AttemptGone, Cluster, JobRefused, Unreachable, job_name
+from govray.platform.queue.job import (
+    AttemptGone,
+    Cluster,
+    JobRefused,
+    JobState,
+    Unreachable,
+    job_name,
+)
 from govray.platform.queue.outcome import Outcome, outcome, vanished
 from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits
@@ -230,6 +237,7 @@ class Reconciler:
                 most={project: each.most(name) for project, each in limits.projects.items()},
                 most_others=limits.others.most(name),
                 folder=self._folder,
+                isolation=self._cluster.isolation,
             )
             for name, slots in limits.pools.items()
         ]
@@ -253,6 +261,8 @@ class Reconciler:
         elif row.state is not SubmissionState.RUNNING:
             self._keep_lease(session)
             self._cluster.stop(row.job)
+        elif job.state is JobState.PREEMPTED:
+            self._preempt(session, row, done)
         else:
             if job.node is not None and job.node != row.node:
                 submissions.resize(session, row, {"node": job.node})
@@ -301,6 +311,12 @@ class Reconciler:
         except JobRefused as error:
             changes = {"why": str(error), "finished": self._now()}
             self._move(session, row, SubmissionState.ERROR, changes, done)
+
+    def _preempt(self, session: Session, row: Submission, done: QueuePass) -> None:
+        if self._move(session, row, SubmissionState.PREEMPTING, {}, done):
+            assert row.job is not None
+            self._keep_lease(session)
+            self._cluster.stop(row.job)
 
     def _sweep(self, session: Session, done: QueuePass) -> None:
         """Stop jobs that no entry follows: of one that has ended or waits, or an older attempt's.
@@ -354,11 +370,7 @@ class Reconciler:
         decision = queue_order.decide(waits, holds, limits)
         self._write_positions(session, rows, decision)
         for id in decision.preempt:
-            row = held[id]
-            if self._move(session, row, SubmissionState.PREEMPTING, {}, done):
-                assert row.job is not None
-                self._keep_lease(session)
-                self._cluster.stop(row.job)
+            self._preempt(session, held[id], done)
         self._give_and_take(session, held, decision, done)
         for id in decision.start:
             row = rows[id]

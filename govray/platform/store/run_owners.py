@@ -13,7 +13,7 @@ from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
 from govray.governance.formats import canonical_json
-from govray.governance.submission.register_forms import SubmissionFacts
+from govray.governance.submission.register_forms import Isolation, SubmissionFacts
 from govray.platform.store.experiment_tags import replace_tags
 from govray.platform.store.tables import Experiment, Submission
 
@@ -27,7 +27,7 @@ def run_name(row: Submission) -> str:
     return f"{row.name}-search-{row.id}" if row.kind == "tune" else f"{row.name}-{row.id}"
 
 
-def submission_facts(row: Submission) -> SubmissionFacts:
+def submission_facts(row: Submission, isolation: Isolation) -> SubmissionFacts:
     """What the attestor's register is told of a submission, and asked about before it starts."""
     return SubmissionFacts(
         submission=row.id,
@@ -39,6 +39,7 @@ def submission_facts(row: Submission) -> SubmissionFacts:
         config=canonical_json.sha256(row.config.encode()),
         archive=row.archive,
         policy=row.policy,
+        isolation=isolation,
     )
 
 

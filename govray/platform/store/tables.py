@@ -586,6 +586,9 @@ class Pool(SQLModel, table=True):
     folder: bool = Field(
         default=False, description="Whether a job that brings no working directory gets one."
     )
+    isolation: str = Field(
+        default="sharedCluster", description="What else could reach a run in it."
+    )
 
 
 class ExperimentTag(SQLModel, table=True):

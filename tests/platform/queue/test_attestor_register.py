@@ -36,7 +36,7 @@ def queue_of(address: str, token: str = TOKEN) -> AttestorRegister:
 @pytest.fixture
 def register(tmp_path: Path) -> Iterator[Register]:
     made = Register(f"sqlite:///{tmp_path}/register.db")
-    form = AcceptanceForm(**dict(submission_facts(row())), isolation="sharedCluster")
+    form = AcceptanceForm(**dict(submission_facts(row(), "sharedCluster")))
     made.accept(form, root=TRUST_ROOT, at="2026-11-24T09:00:00Z")
     yield made
     made.close()
@@ -51,8 +51,8 @@ def address(register: Register) -> Iterator[str]:
 def test_a_start_that_is_repeated_replaces_the_secret(register: Register, address: str) -> None:
     """The queue died between the register and the cluster: no job has the first secret."""
     queue = queue_of(address)
-    first = queue.variables(row(), {})[SECRET]
-    again = queue.variables(row(), {})[SECRET]
+    first = queue.variables(row(), {}, "sharedCluster")[SECRET]
+    again = queue.variables(row(), {}, "sharedCluster")[SECRET]
     [opened] = register.attempts("s-1")
     assert first != again
     assert (opened.number, opened.secret) == (1, digest(again))
@@ -62,13 +62,13 @@ def test_an_attempt_that_has_posted_is_gone_and_the_next_is_opened(
     register: Register, address: str
 ) -> None:
     queue = queue_of(address)
-    secret = queue.variables(row(), {})[SECRET]
+    secret = queue.variables(row(), {}, "sharedCluster")[SECRET]
     register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
     with pytest.raises(AttemptGone, match="has posted with another secret"):
-        queue.variables(row(), {})
-    assert queue.variables(row(attempt=2), {})[SECRET] != secret
+        queue.variables(row(), {}, "sharedCluster")
+    assert queue.variables(row(attempt=2), {}, "sharedCluster")[SECRET] != secret
     with pytest.raises(AttemptGone, match="attempt 2 was opened since"):
-        queue.variables(row(), {})
+        queue.variables(row(), {}, "sharedCluster")
 
 
 def test_a_row_that_is_not_what_was_accepted_starts_nothing(
@@ -77,22 +77,22 @@ def test_a_row_that_is_not_what_was_accepted_starts_nothing(
     queue = queue_of(address)
     for changed in ({"user": "eve"}, {"config": "a: 2"}, {"archive": digest("a")}, {"id": "s-2"}):
         with pytest.raises(JobRefused, match="the attestor's register refuses it"):
-            queue.variables(row(**changed), {})
+            queue.variables(row(**changed), {}, "sharedCluster")
     assert register.attempts("s-1") == ()
 
 
 def test_without_an_answer_nothing_starts(address: str) -> None:
     with pytest.raises(Unreachable, match="answers 401"):
-        queue_of(address, "another token").variables(row(), {})
+        queue_of(address, "another token").variables(row(), {}, "sharedCluster")
     with pytest.raises(Unreachable, match="does not answer"):
-        queue_of("http://127.0.0.1:9").variables(row(), {})
+        queue_of("http://127.0.0.1:9").variables(row(), {}, "sharedCluster")
     with pytest.raises(Unreachable, match="answers 404"):
-        queue_of(f"{address}/elsewhere").variables(row(), {})
+        queue_of(f"{address}/elsewhere").variables(row(), {}, "sharedCluster")
 
 
 def test_what_was_decided_is_asked_for_by_submission(register: Register, address: str) -> None:
     queue = queue_of(address)
-    secret = queue.variables(row(), {})[SECRET]
+    secret = queue.variables(row(), {}, "sharedCluster")[SECRET]
     register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
     assert queue.decided(row()) is None
     refused = Attested(

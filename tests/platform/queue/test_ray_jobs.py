@@ -24,8 +24,9 @@ from govray.governance.submission.submission import read_submission
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import Unreachable, entrypoint
+from govray.platform.queue.job_folder import CONFIG, FACTS
 from govray.platform.queue.placement import Slot
-from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
+from govray.platform.queue.ray_jobs import RayJobs
 from govray.platform.store.run_owners import submission_facts
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
@@ -281,7 +282,7 @@ def test_an_attempt_is_registered_before_its_job_starts(
     """With the digest of its secret; the job alone gets the secret."""
     register = Register(f"sqlite:///{tmp_path}/register.db")
     setup = {SETUP: canonical_json.encode({"pip": digest("pip")}).decode(), "OWN": "1"}
-    form = AcceptanceForm(**dict(submission_facts(row(storage))), isolation="sharedCluster")
+    form = AcceptanceForm(**dict(submission_facts(row(storage), "sharedCluster")))
     register.accept(form, root=TRUST_ROOT, at="2026-11-24T09:00:00Z")
     with door(register) as address:
         cluster = RayJobs(

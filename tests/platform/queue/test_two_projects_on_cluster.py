@@ -18,6 +18,7 @@ from sqlmodel import Session
 
 import govray
 from govray.governance.submission.code_archive import archive_folder
+from govray.governance.submission.register_client import RegisterClient
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import Unreachable
@@ -144,7 +145,7 @@ def test_all_that_may_be_attested_is_once_and_under_the_right_names(
     given |= {"register": f"sqlite:///{tmp_path / 'register.db'}", "port": port}
     given |= {"token_file": str(token)}
     (file := tmp_path / "attestor.yaml").write_text(yaml.safe_dump(given))
-    told = AttestorRegister(f"http://127.0.0.1:{port}", TOKEN)
+    told = AttestorRegister(RegisterClient(f"http://127.0.0.1:{port}", TOKEN))
 
     with ray_nodes(forked, workers=0, cpus=2) as nodes:
         reconciler = Reconciler(

@@ -61,7 +61,7 @@ def test_what_is_accepted_is_registered_as_it_is_then(tmp_path: Path, register: 
     assert [each.status_code for each in told] == [201, 201], told[0].text
     assert register.submissions() == (row.id,)
     found = register.accepted(row.id)
-    assert found.facts_digest == submission_facts(row).facts_digest
+    assert found.facts_digest == submission_facts(row, "sharedCluster").facts_digest
     assert (found.user, found.archive) == ("engineer", digest("archive"))
     assert (found.own_code, found.pretrained) == (True, False)
     assert (found.manifests, found.trust_root) == ((digest("prepared"),), TRUST_ROOT)

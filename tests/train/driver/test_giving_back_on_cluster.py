@@ -18,6 +18,7 @@ import ray.train
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from govray.governance.submission.register_forms import Isolation
 from govray.platform.queue.job import Job, JobState
 from govray.platform.queue.outcome import run_name
 from govray.platform.queue.queue_order import SlotLimits
@@ -47,6 +48,8 @@ PATIENCE_S = 180
 
 class Jobs:
     """What the queue starts: the run in a thread, and an actor. Nothing of it may be stopped."""
+
+    isolation: Isolation = "sharedCluster"
 
     def __init__(self, train: Callable[[str], Path], other: Any) -> None:
         self._train = train

@@ -11,8 +11,8 @@ import pytest
 from sqlmodel import Session
 
 from govray import traces
+from govray.platform.queue.job_folder import variables, with_variables
 from govray.platform.queue.placement import Slot
-from govray.platform.queue.ray_jobs import _variables, _with_variables
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import from_experiment
@@ -67,7 +67,7 @@ def test_one_trace_leads_from_a_request_to_the_steps(
 ) -> None:
     row = submitted(tmp_path)
     kept = {"env_vars": {"KEPT": "1"}}
-    environment = _with_variables(kept, _variables(row, Slot()))["env_vars"]
+    environment = with_variables(kept, variables(row, Slot()))["env_vars"]
     assert environment == {"KEPT": "1", traces.VARIABLE: row.trace}
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")

@@ -277,15 +277,16 @@ def submit(
 def _register(
     session: Session, register: RegisterClient, row: Submission, facts: ExperimentFacts
 ) -> None:
-    """Tell the attestor's register what is accepted. A plain Ray cluster is shared."""
+    """Tell the attestor's register what is accepted, and how far apart its pool keeps runs."""
+    pool = session.get(tables.Pool, row.pool)
+    isolation = pool.isolation if pool else "sharedCluster"
     project = session.get(tables.Project, row.project)
     manifests = project_rules.settings_of(project).manifests if project else None
     form = AcceptanceForm(
-        **dict(submission_facts(row)),
+        **dict(submission_facts(row, isolation)),
         manifests=manifests or (),
         pretrained=facts.pretrained,
         own_code=facts.own_code,
-        isolation="sharedCluster",
     )
     try:
         register.accept(form)
