@@ -56,6 +56,7 @@ class Setup(Document):
 class Environment(Document):
     """Where a run (or a replay) ran: what has to agree for bytes to agree.
 
+    ``packages`` are versions; on a GPU also of ``cuda``, ``cudnn``, ``nccl`` and ``nvidia-driver``.
     ``settings`` are torch's determinism and precision flags and the environment variables that
     thread pools and kernels read; ``threads`` are those of one worker's kernels. ``setup`` is
     absent of a run that no job with an ``environment`` section ran.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +27,10 @@ _VARIABLES_OF: Mapping[str, tuple[str, ...]] = {
     "jax": ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 }
 
-PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")
+PACKAGES = (
+    *("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography"),
+    *("transformers", "tokenizers"),
+)
 VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -40,6 +44,9 @@ VARIABLES = (
     "NCCL_PROTO",
 )
 """Environment variables that decide which kernel runs, or in which order it sums."""
+
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Where the kernel module of NVIDIA's driver says its version, in containers too."""
 
 
 def environment_here(
@@ -59,12 +66,13 @@ def environment_here(
         device: What computes gradients; by default what torch would take.
     """
     framework = chosen.get("run.framework", "torch")
+    device = device or _device()
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(terse=True),
         processor=_processor(),
-        device=device or _device(),
-        packages=_installed(framework),
+        device=device,
+        packages=_installed(framework) | _of_gpu(framework, device),
         code_digest=code_digest(),
         source=source,
         seeds={"run": seed},
@@ -96,6 +104,30 @@ def _installed(framework: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _of_gpu(framework: str, device: str) -> dict[str, str]:
+    """Versions of what runs torch's kernels on a GPU of this process. On a CPU nothing of it does,
+    whatever torch was built with."""
+    if framework != "torch" or device == "cpu" or not torch.cuda.is_available():
+        return {}
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+    found = {
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": ".".join(map(str, nccl)),
+        "nvidia-driver": _driver(),
+    }
+    return {name: str(each) for name, each in found.items() if each}
+
+
+def _driver() -> str | None:
+    try:
+        said = DRIVER.read_text("utf-8", "replace").partition("\n")[0]
+    except OSError:
+        return None
+    number = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", said.partition("Kernel Module")[2])
+    return number[0] if number else None
 
 
 @cache

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from govray.train.run_folder import environment_probe
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import git_state, source_of
 
@@ -80,3 +81,38 @@ def test_settings_that_move_bits_are_recorded(monkeypatch: pytest.MonkeyPatch) -
     assert after.settings["env.OMP_NUM_THREADS"] == "3"
     assert after.settings["torch.deterministicAlgorithms"] == "on"
     assert before.settings["torch.deterministicAlgorithms"] == "off"
+
+
+SAID = "NVRM version: NVIDIA UNIX{} Kernel Module{}  570.124.06  Wed Feb 26 02:03:40 UTC 2026\nGCC"
+
+
+@pytest.mark.parametrize("form", [(" x86_64", ""), (" Open", " for x86_64")], ids=["own", "open"])
+def test_what_runs_kernels_on_a_gpu_is_recorded_and_what_is_absent_is_not(
+    form: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    names = {"cuda", "cudnn", "nccl", "nvidia-driver"}
+    plain = environment_here(seed=1, threads=1, source=None).packages
+    assert {"transformers", "tokenizers"} <= plain.keys()
+    assert torch.cuda.is_available() or not names & plain.keys()
+    driver = tmp_path / "version"
+    driver.write_text(SAID.format(*form))
+    monkeypatch.setattr(environment_probe, "DRIVER", driver)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    found = environment_here(seed=1, threads=1, source=None).packages
+    assert {name: found[name] for name in names} == {
+        "cuda": "12.8", "cudnn": "91002", "nccl": "2.27.3", "nvidia-driver": "570.124.06"
+    }  # fmt: skip
+    assert environment_here(seed=1, threads=1, source=None, device="cpu").packages == plain
+    driver.unlink()
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    found = environment_here(seed=1, threads=1, source=None).packages
+    assert names & found.keys() == {"cuda"}
+    assert "None" not in found.values()
