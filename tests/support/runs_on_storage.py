@@ -88,6 +88,7 @@ def begin_run(
         start=None,
         replay_of=replay_of,
         submission=submission,
+        gpus_per_worker=0.5,
     ).write(folder)
     return folder
 

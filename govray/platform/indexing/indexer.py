@@ -423,8 +423,7 @@ def index_run(
     row.world_size, row.attempts = found.world_size, found.attempts
     row.finished = format_time(record.finished) if record.finished else ended
     row.worker_seconds = log.worker_seconds
-    per_worker = record.experiment.resources.gpus_per_worker if record.experiment else 0
-    row.accelerator_seconds = row.worker_seconds * per_worker
+    row.accelerator_seconds = row.worker_seconds * record.gpus_per_worker
     row.hyperparameters = _hyperparameters(record, told)
     session.add(row)
     session.flush()

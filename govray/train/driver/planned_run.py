@@ -25,8 +25,9 @@ from govray.governance.submission.submission import Submission
 from govray.storage.atomic_file import make_folder
 from govray.storage.place import Place, place
 from govray.train.checkpoint import storage
+from govray.train.checkpoint.room import require_room
 from govray.train.driver.gang import await_room
-from govray.train.driver.gpu_request import require_gpus
+from govray.train.driver.gpu_request import gpus_per_worker, require_gpus
 from govray.train.driver.run_request import RunRequest, new_run_id
 from govray.train.experiment.sections import check_copies
 from govray.train.inputs import operator_key, run_listing
@@ -223,7 +224,10 @@ def planned(request: RunRequest, run: VerifiedRun) -> PlannedRun:
             check_schedule(experiment.schedule, check_optimizer(experiment.optimizer), steps)
     for each in advice(plan.plan):
         logging.getLogger(__name__).warning(each)
-    request.on_size(_size(request, found, plan))
+    size = _size(request, found, plan)
+    request.on_size(size)
+    if request.checkpoint_storage is None and isinstance(request.storage_place, Path):
+        require_room(request.storage_place, size.commit_bytes)
     order = _order(request, claim.run_id, inputs, found.groups, prepared, plan, start, validation)
     submission = claim.submission
     made = RunRecord(
@@ -249,6 +253,7 @@ def planned(request: RunRequest, run: VerifiedRun) -> PlannedRun:
         selection=shared.selection if shared else None,
         validation=recorded_validation(request.validation, validation),
         ema=request.ema,
+        gpus_per_worker=gpus_per_worker(request.scaling_config),
         submission=submission,
         archive=None if submission and submission.archive else request.archive,
     )

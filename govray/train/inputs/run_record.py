@@ -63,6 +63,7 @@ class RunRecord:
         ended: The step before which the run ended early, once it did so.
         submission: Who submitted it, if it was submitted.
         archive: Digest of its working directory, if that was archived and no submission states it.
+        gpus_per_worker: What Ray gives each worker.
         ema: How the base model's weights are averaged; None for not at all. A file's own section
             is not written a second time.
     """
@@ -89,6 +90,7 @@ class RunRecord:
     ema: Ema | None = None
     submission: Submission | None = None
     archive: str | None = None
+    gpus_per_worker: float = 0
 
     @property
     def steps(self) -> int:
@@ -158,6 +160,8 @@ class RunRecord:
             summary["submission"] = self.submission.to_json()
         if self.archive:
             summary["archive"] = self.archive
+        if self.gpus_per_worker:
+            summary["gpusPerWorker"] = self.gpus_per_worker
         if self.ema != (self.experiment.ema if self.experiment else None):
             summary["ema"] = self.ema.model_dump(mode="json") if self.ema else None
         return summary
@@ -254,6 +258,7 @@ def _record(summary: Any, files: Mapping[str, bytes], where: str) -> RunRecord:
         else None,
         validation=summary.get("validation"),
         ended=summary.get("ended"),
+        gpus_per_worker=float(summary.get("gpusPerWorker", 0)),
         ema=Ema.model_validate(stated) if stated else None,
         submission=Submission.from_json(summary["submission"], where=where)
         if "submission" in summary

@@ -14,6 +14,7 @@ Invariants:
 * At most one commit is in flight; the next one waits for it.
 * A failed commit is known only to the ranks that wrote it, until the next agreement carries it.
   After the last step, `Commits.settle` shares the outcome.
+* Nothing is begun of a commit that its disk has no room for.
 * The manifest is rank 0's, is the last file, and names what all ranks wrote.
 * What the commit names beside itself is there before the manifest.
 * Where there is a register, older commits stay until it has the new one.
@@ -42,6 +43,7 @@ from govray.governance.record.ledger import AnyLeaf
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.room import require_room
 from govray.train.checkpoint.storage import storage_of
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events
@@ -141,25 +143,28 @@ class Commits:
         write: Callable[[Capture], None] | None = self._write
         ready = capture is not None and not stopping and not self._failure
         if self._meeting is not None:
-            write = self._staged(self._meeting, step, ready)
+            write = self._staged(self._meeting, step, capture.size if capture and ready else None)
         if capture is None or write is None or not ready:
             return
         self._thread = threading.Thread(target=write, args=(capture,), name=f"govray-commit-{step}")
         self._thread.start()
 
     def _staged(
-        self, meeting: dist.ProcessGroup, step: int, ready: bool
+        self, meeting: dist.ProcessGroup, step: int, size: int | None
     ) -> Callable[[Capture], None] | None:
-        """What writes this rank's parts, if all ranks can. Collective."""
+        """What writes this rank's parts, if all ranks can. Collective. ``size``: of this rank's
+        bytes; None if it has none to write."""
+        sizes = _gathered(size, meeting)
         folder = staged = None
-        if self._rank == 0 and ready:
+        if self._rank == 0 and size is not None:
             try:
                 folder = self._storage.place(step, (self._fence.driver, self._fence.attempt))
+                require_room(folder, sum(each or 0 for each in sizes))
                 staged = commit_folder.stage(folder)
             except Exception as error:
                 self._fail(error, step, folder)
         failed = str(self._failure) if self._failure else None
-        told = _gathered((ready and not failed, failed, folder, staged), meeting)
+        told = _gathered((size is not None and not failed, failed, folder, staged), meeting)
         self._hear(failed for _, failed, _, _ in told)
         if not all(willing for willing, _, _, _ in told):
             if staged is not None:
@@ -212,6 +217,7 @@ class Commits:
     def _write(self, capture: Capture) -> None:
         folder = self._storage.place(capture.step, (self._fence.driver, self._fence.attempt))
         try:
+            require_room(folder, capture.size)
             files = capture.files(keep(self._folder, self._storage, capture.tiles))
             digest = commit_folder.commit(folder, files, check=self._fence.check)
         except Exception as error:  # any error must reach the agreement

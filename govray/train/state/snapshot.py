@@ -80,6 +80,14 @@ class Capture:
     generators: Sequence[Generators] = field(default_factory=tuple)
     tiles: Sequence[LedgerTile] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the contents, without headers and what is small."""
+        return sum(
+            len(each) if isinstance(each, bytes) else sum(tensor.nbytes for tensor in each.values())
+            for each in self.contents.values()
+        )
+
     def files(self, carried: Mapping[str, Any] | None = None) -> dict[str, commit_folder.Content]:
         """Name → content of all files that the rank commits. A function of its inputs alone."""
         if self.summary is None:

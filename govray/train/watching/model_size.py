@@ -46,6 +46,7 @@ class ModelSize:
         weight_bytes, gradient_bytes: Of one rank, at most.
         optimizer_bytes: Likewise; None if the optimizer could not be tried.
         average_bytes: Of the weights' average, likewise; 0 if the run keeps none.
+        commit_bytes: Of weights, optimizer and average as a checkpoint has them, of all ranks.
         tokens: Loss targets of the plan, at most.
         flops: Of all steps and ranks; None for rows without a known number of products.
         attention: Whether products without weights are among them; not if the model's forward could
@@ -60,6 +61,7 @@ class ModelSize:
     gradient_bytes: int
     optimizer_bytes: int | None
     average_bytes: int
+    commit_bytes: int
     tokens: int
     flops: float | None
     attention: bool
@@ -130,7 +132,9 @@ def model_size(
     layers = adapted_layers(model)
     ranks = {r.adapter: r.rank for r in routes.values() if r.adapter and r.rank}
     adapted, adapted_bytes = _adapter_size(layers, sum(ranks.values()))
-    gradients = -(-sum(map(_bytes, permitted)) // shards) + adapted_bytes
+    whole, moved = sum(map(_bytes, parameters.values())), sum(map(_bytes, permitted))
+    mean = AVERAGE_BYTES * sum(map(_learning, parameters.values())) if averaged else 0
+    gradients = -(-moved // shards) + adapted_bytes
     share = _state_share(optimizer) if optimizer else None
     rows = {s.id: _rows(s, plan, plan.max_steps) for s in plan.streams if s.id in routes}
     flops, ratio, without_weights = None, None, None
@@ -150,12 +154,11 @@ def model_size(
         steps=plan.max_steps,
         parameters=sum(p.numel() for p in parameters.values()) + adapted,
         trainable=sum(p.numel() for p in permitted) + adapted,
-        weight_bytes=-(-sum(map(_bytes, parameters.values())) // shards) + adapted_bytes,
+        weight_bytes=-(-whole // shards) + adapted_bytes,
         gradient_bytes=gradients,
         optimizer_bytes=None if share is None else round(share * gradients),
-        average_bytes=-(-AVERAGE_BYTES * sum(map(_learning, parameters.values())) // shards)
-        if averaged
-        else 0,
+        average_bytes=-(-mean // shards),
+        commit_bytes=whole + mean + adapted_bytes + round((share or 0) * (moved + adapted_bytes)),
         tokens=sum(rows.values()) * plan.context,
         flops=flops,
         attention=without_weights is not None,
