@@ -106,6 +106,7 @@ def run(
             run_limits=RunLimits(storage),
             retries=queue.retries,
             labels={name: slot.labels for name, slot in queue.slots.items()},
+            gpus={name: slot.gpus for name, slot in queue.slots.items()},
             folder=queue.working_dir is not None,
             decided=register.decided if register else None,
             shared=str(open_to_jobs) if open_to_jobs else None,

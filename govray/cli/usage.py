@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,18 +26,21 @@ def usage(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Count only trials that started at this time or later."
+            "--since",
+            metavar="TIME",
+            help="Count only trials that started, and tasks submitted, at this time or later.",
         ),
     ] = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Show governed accelerator-hours and attested artifacts, by project, user or workspace."""
+    """Show accelerator-hours and attested artifacts, by project, user or workspace."""
     from govray.governance.formats.document import format_time
     from govray.platform.store.usage import usage as used
 
     start = format_time(given_time(since, "--since")) if since else None
+    now = format_time(datetime.now(UTC))
     with opened_session(store) as session:
-        found = used(session, by=by.value, since=start)
+        found = used(session, at=now, by=by.value, since=start)
     report(
         [
             {

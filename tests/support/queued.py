@@ -36,6 +36,7 @@ class Queued:
     commits: set[str] = field(default_factory=set)
     storage: Path | None = None
     shared: str | None = None
+    gpus: float = 0.0
 
     def __post_init__(self) -> None:
         self.run_limits: RunLimits | None = RunLimits(self.storage) if self.storage else None
@@ -54,6 +55,7 @@ class Queued:
             run_limits=self.run_limits,
             retries=self.retries,
             shared=self.shared,
+            gpus=dict.fromkeys(self.limits.pools, self.gpus),
         )
 
     def put(self, **more: Any) -> str:

@@ -59,7 +59,7 @@ from govray.platform.queue.job import (
 from govray.platform.queue.outcome import Outcome, outcome, vanished
 from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits
-from govray.platform.store import leases, pools, submissions
+from govray.platform.store import leases, pools, submissions, usage
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Pool, Submission
@@ -144,6 +144,7 @@ class Reconciler:
         committed: Whether a run of this entry has a commit that is newer than this time.
         run_limits: What tells elastic runs to give workers back. Without it all give way whole.
         labels: Of the nodes of each pool, for who submits to see.
+        gpus: Of a slot of each pool.
         folder: Whether a run that brings no working directory gets one.
         decided: Asks the attestor, where there is one.
         shared: Why jobs of more than one user may not be started here, if so.
@@ -161,6 +162,7 @@ class Reconciler:
         run_limits: RunLimits | None = None,
         retries: Retries | None = None,
         labels: Mapping[str, Mapping[str, str]] | None = None,
+        gpus: Mapping[str, float] | None = None,
         folder: bool = False,
         decided: Decided | None = None,
         shared: str | None = None,
@@ -174,6 +176,7 @@ class Reconciler:
         self._run_limits = run_limits
         self._retries = retries or Retries()
         self._labels = labels or {}
+        self._gpus = gpus or {}
         self._folder = folder
         self._decided = decided
         self._shared = shared
@@ -234,6 +237,7 @@ class Reconciler:
                 name=name,
                 slots=slots,
                 labels=dict(self._labels.get(name, {})),
+                gpus=self._gpus.get(name, 0.0),
                 most={project: each.most(name) for project, each in limits.projects.items()},
                 most_others=limits.others.most(name),
                 folder=self._folder,
@@ -278,7 +282,7 @@ class Reconciler:
             self._resize(session, row, gifts.given(row), done)
 
     def _end(self, session: Session, row: Submission, found: Outcome, done: QueuePass) -> None:
-        changes: dict[str, Any] = {"why": found.why}
+        changes: dict[str, Any] = {"why": found.why} | usage.spent(session, row, self._now())
         after = found.after
         if found.failure:
             assert row.started is not None

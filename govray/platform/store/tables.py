@@ -544,6 +544,9 @@ class Submission(SubmissionColumns, table=True):
     others back once ``held`` says so. Where these are null it holds all its slots. ``node`` is the
     IP address of the node that runs its job, as the cluster says.
 
+    ``worker_seconds`` and ``accelerator_seconds`` are those of a task's attempts that have ended.
+    Of a run its trials have them.
+
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
 
@@ -558,6 +561,8 @@ class Submission(SubmissionColumns, table=True):
     held: int | None = None
     node: str | None = None
     trace: str | None = None
+    worker_seconds: float = 0
+    accelerator_seconds: float = 0
 
 
 class Lease(SQLModel, table=True):
@@ -576,6 +581,7 @@ class Pool(SQLModel, table=True):
 
     name: str = Field(primary_key=True)
     slots: int = Field(description="Workers that it has room for.")
+    gpus: float = Field(default=0, description="GPUs of a slot.")
     labels: dict[str, str] = Field(
         default_factory=dict, sa_type=JSON, description="Those that each of its nodes has."
     )

@@ -1,8 +1,10 @@
-"""What was used, and by whom: governed accelerator-hours and attested artifacts.
+"""What was used, and by whom: accelerator-hours and attested artifacts.
 
-Seconds are those of the trials' attempts, replays included, as their event logs tell. An
-accelerator is what Ray gave a worker as a GPU. An attested artifact is an attestation in the
-index whose run is there too. A submission is an entry of the queue, whatever became of it.
+Seconds of a run are those of its trials' attempts, replays included, as their event logs tell. An
+accelerator is what Ray gave a worker as a GPU. A task (a notebook, a shell, a script) is a program
+that says nothing of itself. Its seconds are those of its attempts as the queue saw them, times its
+slots, and its accelerators are those of its pool's slots. An attested artifact is an attestation in
+the index whose run is there too. A submission is an entry of the queue, whatever became of it.
 
 The user is who submitted: a submission says so itself, and an experiment's run its record. What ran
 outside of govray is not counted.
@@ -16,7 +18,10 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, func, true
 from sqlmodel import Session, col, select
 
+from govray.governance.formats.document import parse_time
 from govray.platform.store import tables
+from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.submissions import HELD
 
 By = Literal["project", "user", "workspace"]
 
@@ -36,21 +41,25 @@ class Usage:
     attested: int
 
 
+_COUNTS = ("submissions", "trials", "worker_hours", "accelerator_hours", "attested")
+
+
 def usage(
     session: Session,
     *,
+    at: str,
     by: By = "project",
     since: str | None = None,
     experiments: ColumnElement[bool] | None = None,
     submissions: ColumnElement[bool] | None = None,
 ) -> tuple[Usage, ...]:
     """Usage by project, user or workspace, sorted by name. ``since``: only trials that started, and
-    submissions made, at this instant or later, ``YYYY-MM-DDTHH:MM:SSZ``."""
+    submissions made, at this instant or later, ``YYYY-MM-DDTHH:MM:SSZ``. ``at``: now."""
     trial, e, s = tables.Trial, tables.Experiment, tables.Submission
     joined, started = col(e.id) == col(trial.experiment), col(trial.started) >= (since or "")
     counted = (started, true() if experiments is None else experiments)
     owner = _owner(by, e)
-    spent = session.execute(
+    trained = session.execute(
         select(
             owner,
             func.count(col(trial.id)),
@@ -69,25 +78,59 @@ def usage(
         .group_by(owner)
     ).all()
     asker = _owner(by, s)
-    asked = session.execute(
-        select(asker, func.count(col(s.id)))
-        .where(col(s.submitted) >= (since or ""), true() if submissions is None else submissions)
+    asked = (col(s.submitted) >= (since or ""), true() if submissions is None else submissions)
+    tasks = session.execute(
+        select(
+            asker,
+            func.count(col(s.id)),
+            func.sum(s.worker_seconds),
+            func.sum(s.accelerator_seconds),
+        )
+        .where(*asked)
         .group_by(asker)
     ).all()
-    made = {row[0] or NOWHERE: row[1] for row in attested}
-    entries = {row[0] or NOWHERE: row[1] for row in asked}
-    used = {row[0] or NOWHERE: row for row in spent}
-    return tuple(
-        Usage(
-            name=name,
-            submissions=entries.get(name, 0),
-            trials=used[name][1] if name in used else 0,
-            worker_hours=(used[name][2] if name in used else 0) / 3600,
-            accelerator_hours=(used[name][3] if name in used else 0) / 3600,
-            attested=made.get(name, 0),
+    running = session.execute(
+        select(asker, col(s.id)).where(
+            *asked, col(s.state).in_(HELD), col(s.kind).not_in(RUN_KINDS)
         )
-        for name in sorted({*used, *entries})
-    )
+    ).all()
+    found: dict[str, dict[str, Any]] = {}
+    for owned, names in (
+        (trained, ("trials", "worker_hours", "accelerator_hours")),
+        (attested, ("attested",)),
+        (tasks, ("submissions", "worker_hours", "accelerator_hours")),
+        (
+            [(name, *_since_start(session, session.get_one(s, id), at)) for name, id in running],
+            ("worker_hours", "accelerator_hours"),
+        ),
+    ):
+        for owner_name, *values in owned:
+            used = found.setdefault(owner_name or NOWHERE, dict.fromkeys(_COUNTS, 0))
+            for name, value in zip(names, values, strict=True):
+                used[name] += value / 3600 if name.endswith("_hours") else value
+    return tuple(Usage(name=name, **found[name]) for name in sorted(found))
+
+
+def spent(session: Session, row: tables.Submission, at: str) -> dict[str, float]:
+    """The columns that change when an attempt of an entry ends at this instant. None of a run: its
+    own event log tells."""
+    if row.kind in RUN_KINDS:
+        return {}
+    workers, accelerators = _since_start(session, row, at)
+    return {
+        "worker_seconds": row.worker_seconds + workers,
+        "accelerator_seconds": row.accelerator_seconds + accelerators,
+    }
+
+
+def _since_start(session: Session, row: tables.Submission, at: str) -> tuple[float, float]:
+    """Seconds of an entry's slots, and of their accelerators, since its last start."""
+    if row.started is None:
+        return 0.0, 0.0
+    # A clock that was set back takes nothing away.
+    lasted = max((parse_time(at) - parse_time(row.started)).total_seconds(), 0.0) * row.slots
+    pool = session.get(tables.Pool, row.pool)
+    return lasted, lasted * (pool.gpus if pool else 0.0)
 
 
 def _owner(by: By, table: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
+from govray.governance.formats.document import format_time
 from govray.platform.queue import reconcile
 from govray.platform.queue.job import AttemptGone, Job, JobState
 from govray.platform.queue.outcome import outcome
@@ -20,6 +21,7 @@ from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import LEASE_S, START_GRACE_S, SWEEP_S, QueuePass, Reconciler
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Lease, Pool, Submission
+from govray.platform.store.usage import usage
 from govray.platform.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.databases import on_both
 from tests.support.pretended_cluster import RUNS_FOR
@@ -99,6 +101,41 @@ def test_a_pass_writes_down_where_a_job_runs(queue: Queued) -> None:
     queue.wait(60)
     queue.passed()
     assert (queue.row(id).attempt, queue.row(id).node) == (2, None)  # another attempt's
+
+
+@on_both
+@pytest.mark.parametrize("kind", ["command", "notebook", "tensorboard", "train"])
+def test_the_gpus_of_a_task_are_counted(store: Engine, kind: str) -> None:
+    """Those of a run are its trials', whose event logs tell."""
+    queue = Queued(store, gpus=2.0)
+    id = queue.put(kind=kind, slots=1)
+
+    def hours() -> tuple[float, float]:
+        with Session(store) as session:
+            [found] = usage(session, at=format_time(queue.at))
+        return found.worker_hours, found.accelerator_hours
+
+    assert hours() == (0, 0)
+    queue.passed()
+    queue.wait(1800)
+    counted = (0.0, 0.0) if kind == "train" else (0.5, 1.0)
+    assert hours() == counted  # it runs
+    job = queue.job(id)
+    queue.cluster.jobs[job] = replace(queue.cluster.jobs[job], state=J.FAILED, code=-9)
+    queue.wait(-2)
+    queue.passed()  # its machine is lost, and the next attempt adds to what is counted
+    assert (queue.row(id).attempt, hours()) == (2, counted)
+    queue.wait(5398)
+    queue.ask(id, "kill")
+    queue.passed()
+    queue.cluster.tick()
+    queue.wait(-2)
+    queue.passed()
+    queue.wait(3600)  # what has ended is counted to its end
+    assert queue.state(id) is S.KILLED
+    assert hours() == tuple(4 * each for each in counted)
+    with Session(store) as session:
+        assert usage(session, at=format_time(queue.at), since="2027-01-01T00:00:00Z") == ()
 
 
 def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> None:

@@ -104,7 +104,10 @@ def test_the_queue_says_whose_a_run_and_a_search_are(
     with Session(store) as session:
         runs = session.exec(select(tables.Submission.run)).all()
         assert set(runs) == {f"tiny-{one}", record.folder.name}  # for the pages' links
-        assert {each.name: each.trials for each in usage(session)} == {"alpha": 1, "beta": 2}
+        assert {each.name: each.trials for each in usage(session, at=at(0))} == {
+            "alpha": 1,
+            "beta": 2,
+        }
         replace_tags(session, f"tiny-{one}", ["mine"])
         session.commit()
     index(store, storage, world)  # what somebody changed since stays

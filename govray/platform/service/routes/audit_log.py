@@ -93,12 +93,13 @@ def usage(
         Query(description="Trials that started, and submissions made, then or later."),
     ] = None,
 ) -> Usage:
-    """Governed accelerator-hours, submissions and attested artifacts, of what you may read.
+    """Accelerator-hours, submissions and attested artifacts, of what you may read.
 
     A project that nobody made is in no workspace, and counts for the name ``-`` there.
     """
     rows = used(
         visit.session,
+        at=visit.at,
         by=by,
         since=since,
         experiments=in_projects(visit.caller, tables.Experiment.project),
