@@ -19,7 +19,7 @@ import pytest
 
 from govray.cli import user_files
 from govray.errors import UsageError
-from govray.platform.store.tile_storage import LocalTileFolder
+from govray.platform.store.tile_storage import TileFolder
 from govray.storage import staged_folder
 from govray.storage.atomic_file import write_whole
 from govray.train.run_folder import events
@@ -333,7 +333,7 @@ WRITES: dict[str, Callable[[Path], object]] = {
     "a new file": lambda path: write_whole(path, NEW, mode=0o600, replace=False),
     "a folder": stage,
     "a replaced folder": lambda path: (fill(path, OLD_FOLDER), stage(path, replace=True)),
-    "a tile": lambda path: LocalTileFolder(path.parent).replace(path.name, NEW),
+    "a tile": lambda path: TileFolder(path.parent).replace(path.name, NEW),
     "a file that a user named": lambda path: user_files.write(path, NEW),
 }
 

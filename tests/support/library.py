@@ -18,7 +18,7 @@ from govray.platform.service.http.settings import CaseSettings
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.store.tables import Ledger, Model, ModelVersion
-from govray.platform.store.tile_storage import LocalTileFolder
+from govray.platform.store.tile_storage import TileFolder
 from govray.platform.store.tiles import write_tiles
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY, Shelf, for_this_run, made_once
@@ -121,4 +121,4 @@ def operator_key(folder: Path, world: World) -> Path:
 def write(model: VerifiedModel, folder: Path) -> None:
     """The tiles of a model's ledger."""
     checkpoint = (model.path / model_folder.CHECKPOINT).read_bytes()
-    write_tiles(LocalTileFolder(folder), (leaf.line for leaf in model.ledger.leaves), checkpoint)
+    write_tiles(TileFolder(folder), (leaf.line for leaf in model.ledger.leaves), checkpoint)

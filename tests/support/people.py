@@ -17,6 +17,7 @@ from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity import browser_sessions, tokens
 from govray.platform.service.identity.session_cookie import COOKIE
 from govray.platform.service.visible.near_records import NearSearch
+from govray.platform.store.tables import User
 from govray.tune.experiment_cost import experiment_cost
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -104,7 +105,7 @@ def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
         new("revoked", "engineer")
         new("disabled", "engineer")
         tokens.revoke(session, made["revoked"], at=at)
-        tokens.set_disabled(session, "disabled", True)
+        session.get_one(User, "disabled").disabled = True
         session.commit()
     return made
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from sqlmodel import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -87,6 +87,13 @@ DESCRIPTION = """\
 What was trained on what, from signed records. Bytes that were signed are served as they are, so \
 whoever reads them can check them without trusting this service. Counts are decimal strings. \
 Errors are problem details (RFC 9457)."""
+
+# In the order of the description. A new one is named here.
+_BELOW_V1 = (
+    *(health, sign_in, audit_log, experiments, pins, submissions, archives, downloads),
+    *(live_metrics, logs, models, lineage, corpora, records, ledgers, attestations, policies),
+    *(memorization, cases, projects, role_bindings, tokens, webhooks, tasks),
+)
 
 
 def create_app(
@@ -157,8 +164,8 @@ def create_app(
     app.state.code_flow = code_flow(settings.oidc, oidc) if settings.oidc and oidc else None
     app.state.clock = clock
     problems.install(app)
-    for router in _routers():
-        app.include_router(router, prefix="/v1")
+    for each in _BELOW_V1:
+        app.include_router(each.router, prefix="/v1")
     app.include_router(health.metrics)
     site.mount(app)
     # The one added last is the outermost.
@@ -184,36 +191,6 @@ def create_app(
     app.add_middleware(RequestIds)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app
-
-
-def _routers() -> tuple[APIRouter, ...]:
-    """The routers below ``/v1``. A new one is a line here."""
-    return (
-        health.router,
-        sign_in.router,
-        audit_log.router,
-        experiments.router,
-        pins.router,
-        submissions.router,
-        archives.router,
-        downloads.router,
-        live_metrics.router,
-        logs.router,
-        models.router,
-        lineage.router,
-        corpora.router,
-        records.router,
-        ledgers.router,
-        attestations.router,
-        policies.router,
-        memorization.router,
-        cases.router,
-        projects.router,
-        role_bindings.router,
-        tokens.router,
-        webhooks.router,
-        tasks.router,
-    )
 
 
 class Hosts:

@@ -24,7 +24,8 @@ class ChangedBy:
 def log(
     session: Session, by: ChangedBy, action: str, subject: str, detail: Mapping[str, Any]
 ) -> None:
-    """Note that ``by`` did ``action`` to ``subject``; it is committed, or lost, with the change."""
+    """Note that ``by`` did ``action`` to ``subject``, and flush; it is committed, or lost, with the
+    change."""
     session.add(
         AuditEntry(
             at=by.at,
@@ -36,3 +37,4 @@ def log(
             detail=dict(detail),
         )
     )
+    session.flush()

@@ -108,7 +108,6 @@ def receive(session: Session, new: NewCase, *, by: ChangedBy) -> tuple[RightsCas
     session.add(row)
     asked = {"bytes": row.size} if new.content is not None else {"domains": len(row.domains)}
     log(session, by, "case.receive", row.id, asked)
-    session.flush()
     return row, key
 
 
@@ -147,9 +146,7 @@ def outcome_of(row: RightsCase) -> CaseOutcome | None:
 def searched(session: Session, row: RightsCase, result: CaseSearch, *, by: ChangedBy) -> None:
     check_step(row, "search")
     row.state, row.searched, row.found = CaseState.SEARCHED, by.at, result.to_json()
-    session.add(row)
     log(session, by, "case.search", row.id, {"findings": len(result.findings)})
-    session.flush()
 
 
 def answered(
@@ -159,9 +156,7 @@ def answered(
     check_step(row, "answer")
     row.state, row.answered, row.answer = CaseState.ANSWERED, by.at, envelope
     row.released = sorted(set(released))
-    session.add(row)
     log(session, by, "case.answer", row.id, {"released": ", ".join(row.released) or "none"})
-    session.flush()
 
 
 def decided(
@@ -192,9 +187,7 @@ def decided(
         )
     row.state, row.decision, row.reason = CaseState.DECIDED, decision, reason.strip()
     row.decided, row.decided_by = by.at, by.user
-    session.add(row)
     log(session, by, "case.decide", row.id, {"decision": decision})
-    session.flush()
 
 
 def linked(session: Session, row: RightsCase, version: ShownVersion, *, by: ChangedBy) -> None:
@@ -202,19 +195,15 @@ def linked(session: Session, row: RightsCase, version: ShownVersion, *, by: Chan
     check_step(row, "link")
     others = [each for each in row.links if each["model"] != version.model]
     row.links = [*others, version.to_json()]
-    session.add(row)
     told = {"version": f"{version.model} {version.version}", "attestation": version.attestation}
     log(session, by, "case.link", row.id, told)
-    session.flush()
 
 
 def closed(session: Session, row: RightsCase, envelope: bytes, *, by: ChangedBy) -> None:
     """Close a case: the bytes that were asked about go, and the answer says what was decided."""
     check_step(row, "link")
     row.state, row.closed, row.answer, row.content = CaseState.CLOSED, by.at, envelope, None
-    session.add(row)
     log(session, by, "case.close", row.id, {"decision": row.decision or ""})
-    session.flush()
 
 
 def shown(session: Session, row: RightsCase, *, by: ChangedBy) -> None:

@@ -25,18 +25,16 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from govray.errors import Malformed, UsageError
-from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.execution import Execution
 from govray.governance.attestation.model_attestation import (
     AdmittedCorpus,
     AssuranceLevel,
     Attestation,
     ClosedSteps,
-    GroupTaint,
     LedgerHead,
     Level,
     Reference,
@@ -212,57 +210,39 @@ def lineage(
 def _groups(attestation: Attestation) -> tuple[GroupLineage, ...]:
     taint = {each.group: each.transitive for each in attestation.taint}
     here = {each.corpus for each in attestation.corpora}
-    removed = {each.adapter: each.removed for each in attestation.removals}
-    base = [
+    removed = {ADAPTER + each.adapter: each.removed for each in attestation.removals}
+    named = [(each.group, each.parameters) for each in attestation.groups]
+    named += [(ADAPTER + each.name, each.tensors) for each in attestation.adapters]
+    return tuple(
         GroupLineage(
-            group=each.group,
-            kind="base",
-            parameters=each.parameters,
-            pretrained=attestation.pretrained.get(each.group, ()),
-            transitive=_others(taint.get(each.group, ()), here),
+            group=group,
+            kind="adapter" if group.startswith(ADAPTER) else "base",
+            parameters=parameters,
+            pretrained=attestation.pretrained.get(group, ()),
+            transitive=tuple(label for label in taint.get(group, ()) if label not in here),
+            removed=removed.get(group),
         )
-        for each in attestation.groups
-    ]
-    adapters = [
-        GroupLineage(
-            group=ADAPTER + each.name,
-            kind="adapter",
-            parameters=each.tensors,
-            pretrained=attestation.pretrained.get(ADAPTER + each.name, ()),
-            transitive=_others(taint.get(ADAPTER + each.name, ()), here),
-            removed=removed.get(each.name),
-        )
-        for each in attestation.adapters
-    ]
-    return (*base, *adapters)
-
-
-def _others(labels: Collection[str], here: Collection[str]) -> tuple[str, ...]:
-    return tuple(label for label in labels if label not in here)
+        for group, parameters in named
+    )
 
 
 def _corpora(
     attestation: Attestation, groups: list[str], replayed_by: Mapping[str, Sequence[object]]
 ) -> tuple[CorpusLineage, ...]:
-    counted = {(each.corpus, each.group): each for each in attestation.coverage}
     totals = {each.corpus: each for each in sorted(attestation.coverage, key=lambda c: c.tokens)}
-    taint = {each.group: each for each in attestation.taint}
-    reached = {group: _sets(taint.get(group)) for group in groups}
+    cells = _cells(attestation)
     rows = []
     for each in attestation.corpora:
-        total = totals.get(each.corpus)
-        weights = _weights(each)
-        closed = (attestation.phase_exclusions or {}).get(each.corpus, {})
-        levels = attestation.levels.get(each.corpus, {})
+        total, seen = totals.get(each.corpus), each.credential_class
         rows.append(
             CorpusLineage(
                 corpus=each.corpus,
                 credential=each.credential,
-                license=each.credential_class.license,
-                license_category=each.credential_class.license_category,
-                jurisdiction=each.credential_class.jurisdiction,
-                sensitivity=each.credential_class.sensitivity,
-                use=each.credential_class.use,
+                license=seen.license,
+                license_category=seen.license_category,
+                jurisdiction=seen.jurisdiction,
+                sensitivity=seen.sensitivity,
+                use=seen.use,
                 rules=each.rules,
                 profile=each.profile,
                 excluded=each.corpus in attestation.plan.excluded,
@@ -270,27 +250,36 @@ def _corpora(
                 tokens=total.tokens if total else 0,
                 steps=total.steps if total else 0,
                 replayed_by=tuple(str(who) for who in replayed_by.get(each.corpus, ())),
-                cells=tuple(
-                    _cell(
-                        group,
-                        counted.get((each.corpus, group)),
-                        weights.get(group),
-                        closed.get(group),
-                        direct=each.corpus in reached[group][0],
-                        transitive=each.corpus in reached[group][1],
-                        level=levels.get(group),
-                    )
-                    for group in groups
-                ),
+                cells=tuple(cells(each, group) for group in groups),
             )
         )
     return tuple(rows)
 
 
-def _sets(taint: GroupTaint | None) -> tuple[frozenset[str], frozenset[str]]:
-    if taint is None:
-        return frozenset(), frozenset()
-    return frozenset(taint.direct), frozenset(taint.transitive)
+def _cells(attestation: Attestation) -> Callable[[AdmittedCorpus, str], LineageCell]:
+    """What an attestation says of one corpus in one layer group."""
+    counted = {(each.corpus, each.group): each for each in attestation.coverage}
+    direct = {(corpus, each.group) for each in attestation.taint for corpus in each.direct}
+    reached = {(corpus, each.group) for each in attestation.taint for corpus in each.transitive}
+    weights = {each.corpus: _weights(each) for each in attestation.corpora}
+    closed = attestation.phase_exclusions or {}
+
+    def cell(admitted: AdmittedCorpus, group: str) -> LineageCell:
+        corpus = admitted.corpus
+        place = corpus, group
+        found = counted.get(place)
+        return LineageCell(
+            group=group,
+            tokens=found.tokens if found else 0,
+            weight=weights[corpus].get(group),
+            closed=closed.get(corpus, {}).get(group),
+            gradient_norm_share=found.gradient_norm_share if found else None,
+            direct=place in direct,
+            transitive=place in reached,
+            level=attestation.levels.get(corpus, {}).get(group),
+        )
+
+    return cell
 
 
 def _weights(corpus: AdmittedCorpus) -> dict[str, float]:
@@ -301,28 +290,6 @@ def _weights(corpus: AdmittedCorpus) -> dict[str, float]:
         for group, weight in weights.items():
             found[group] = max(weight, found.get(group, 0.0))
     return found
-
-
-def _cell(
-    group: str,
-    counted: Coverage | None,
-    weight: float | None,
-    closed: tuple[tuple[int, int], ...] | None,
-    *,
-    direct: bool,
-    transitive: bool,
-    level: int | None,
-) -> LineageCell:
-    return LineageCell(
-        group=group,
-        tokens=counted.tokens if counted else 0,
-        weight=weight,
-        closed=closed,
-        gradient_norm_share=counted.gradient_norm_share if counted else None,
-        direct=direct,
-        transitive=transitive,
-        level=level,
-    )
 
 
 def of_corpora(whole: Lineage, names: Collection[str]) -> Lineage:

@@ -20,8 +20,8 @@ from itertools import islice
 from tempfile import TemporaryFile
 from typing import Any, TextIO
 
-from sqlalchemy import delete, insert
-from sqlmodel import Session, col, select
+from sqlalchemy import delete, insert, inspect
+from sqlmodel import Session, SQLModel, col, select
 
 from govray.errors import CouldNotCheck, Damaged
 from govray.governance.attestation import model_folder
@@ -63,8 +63,7 @@ def check_known(session: Session, ledger: Ledger) -> bool:
 def keep(session: Session, ledger: Ledger, checkpoint: bytes) -> None:
     """Keep the head of ``ledger``, which `check_known` has passed; the caller commits."""
     root = "sha256:" + ledger.root.hex()
-    if session.get(tables.Head, (ledger.run, ledger.size, root)) is None:
-        session.add(tables.Head(run=ledger.run, size=ledger.size, root=root, checkpoint=checkpoint))
+    _add(session, tables.Head(run=ledger.run, size=ledger.size, root=root, checkpoint=checkpoint))
 
 
 def _root(head: tables.Head) -> bytes:
@@ -244,34 +243,34 @@ def _add_trust_root(session: Session, model: VerifiedModel, envelope: bytes, fil
     trust = model.trust_root
     if canonical_json.sha256(Envelope.parse(envelope).payload) != trust.digest:
         raise Damaged("this is not the trust root that it was verified against", where="trust root")
-    if session.get(tables.TrustRoot, trust.digest) is None:
-        row = tables.TrustRoot(
-            digest=trust.digest,
-            name=trust.root.name,
-            version=trust.root.version,
-            envelope=envelope,
-        )
-        session.add(row)
-        session.flush()
+    name, version = trust.root.name, trust.root.version
+    root = tables.TrustRoot(digest=trust.digest, name=name, version=version, envelope=envelope)
+    _add(session, root)
     if files.delegations:
         digest = canonical_json.sha256(files.delegations)
-        if session.get(tables.Delegations, (trust.digest, digest)) is None:
-            session.add(
-                tables.Delegations(trust_root=trust.digest, digest=digest, lines=files.delegations)
-            )
+        row = tables.Delegations(trust_root=trust.digest, digest=digest, lines=files.delegations)
+        _add(session, row)
+
+
+def _add(session: Session, row: SQLModel) -> bool:
+    """Add a row, unless the one of its key is there. Whether it was added."""
+    if session.get(type(row), inspect(type(row)).primary_key_from_instance(row)) is not None:
+        return False
+    session.add(row)
+    session.flush()
+    return True
 
 
 def _add_policy(session: Session, model: VerifiedModel, files: _Files) -> None:
     policy = model.policy
-    if session.get(tables.Policy, policy.digest) is None:
-        row = tables.Policy(
-            digest=policy.digest,
-            name=policy.document.name,
-            version=policy.document.version,
-            signer=policy.authority.name,
-            envelope=files.policy,
-        )
-        session.add(row)
+    row = tables.Policy(
+        digest=policy.digest,
+        name=policy.document.name,
+        version=policy.document.version,
+        signer=policy.authority.name,
+        envelope=files.policy,
+    )
+    _add(session, row)
 
 
 def _add_corpora(
@@ -283,22 +282,20 @@ def _add_corpora(
 ) -> None:
     for corpus, credential in sorted(model.credentials.items()):
         document = credential.document
-        if session.get(tables.Credential, credential.digest) is None:
-            row = tables.Credential(
-                digest=credential.digest,
-                corpus=corpus,
-                supplier=credential.authority.name,
-                license=document.license,
-                category=document.license_category,
-                jurisdiction=document.jurisdiction,
-                sensitivity=document.sensitivity,
-                valid_from=document.valid.from_,
-                valid_until=document.valid.until,
-                records=document.records.count,
-                envelope=files.credentials[credential.digest],
-            )
-            session.add(row)
-            session.flush()
+        row = tables.Credential(
+            digest=credential.digest,
+            corpus=corpus,
+            supplier=credential.authority.name,
+            license=document.license,
+            category=document.license_category,
+            jurisdiction=document.jurisdiction,
+            sensitivity=document.sensitivity,
+            valid_from=document.valid.from_,
+            valid_until=document.valid.until,
+            records=document.records.count,
+            envelope=files.credentials[credential.digest],
+        )
+        if _add(session, row):
             _settle_corpus(session, corpus)
         commitment = document.records.commitment
         held = session.get(tables.RecordCommitment, credential.digest)
@@ -325,20 +322,17 @@ def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
     ledger = model.ledger
     longest = check_known(session, ledger)
     keep(session, ledger, files.checkpoint)
-    row = session.get(tables.Ledger, ledger.run)
-    if row is not None and longest and row.size < ledger.size:
-        row.size, row.root = ledger.size, "sha256:" + ledger.root.hex()
-        row.checkpoint, row.tiles = files.checkpoint, ""  # the tiles of this size come behind
-    if row is None:
+    known = session.get(tables.Ledger, ledger.run)
+    if known is None or (longest and known.size < ledger.size):
         row = tables.Ledger(
             run=ledger.run,
             origin=ledger.origin,
             size=ledger.size,
             root="sha256:" + ledger.root.hex(),
             checkpoint=files.checkpoint,
-            tiles="",
+            tiles="",  # those of this size come behind
         )
-        session.add(row)
+        session.merge(row)
 
 
 def _attestation(model: VerifiedModel, files: _Files, encoded: bytes) -> tables.Attestation:

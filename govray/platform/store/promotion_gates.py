@@ -19,10 +19,10 @@ checks the gates' own. What an attestation does not show, no gate can ask for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
@@ -54,7 +54,48 @@ _Categories: TypeAlias = Annotated[
 ]
 
 
-class Selecting(Document):
+@dataclass(frozen=True)
+class GateEvidence:
+    """What gates look at.
+
+    Attributes:
+        records: Corpus → how many records its credential counts, for every admitted corpus.
+        assurance: What the signatures amounted to when they were verified, replay checks
+            included.
+    """
+
+    attestation: Attestation
+    records: Mapping[str, int]
+    assurance: str
+
+    @property
+    def run(self) -> str:
+        """Where a gate fails that is about the whole run."""
+        return self.attestation.run.id
+
+
+@dataclass(frozen=True)
+class FailedGate:
+    """A gate that failed: which, what is wrong, where, and what to do."""
+
+    gate: str
+    what: str
+    where: str
+    do: str
+
+
+Wrong: TypeAlias = tuple[str, str, str]
+"""What is wrong, where, and what to do."""
+
+
+class PromotionGate(Document):
+    """One gate. It has failed where it finds anything."""
+
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        raise NotImplementedError
+
+
+class Selecting(PromotionGate):
     """The corpora that a gate is about: by name, by licence category, or both together."""
 
     corpora: _Globs | None = None
@@ -78,11 +119,33 @@ class Selecting(Document):
         ]
 
 
+_REPLAY = "Replay the run: govray replay RUN --without {} --key KEY; attest it"
+
+
 class LevelGate(Selecting):
     """Each such corpus is kept out of some layer group, and of each at this level or above."""
 
     gate: Literal["level"]
     at_least: Annotated[int, Field(ge=1, le=3)]
+
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        for corpus in self.of(evidence.attestation):
+            levels = evidence.attestation.levels.get(corpus, {})
+            low = {group: level for group, level in levels.items() if level < self.at_least}
+            if not levels:
+                what = "it may update every layer group, so it is kept out of none"
+                yield what, corpus, "Sign a policy that keeps it out of some, and train under it"
+            elif low:
+                group, level = min(low.items(), key=lambda each: (each[1], each[0]))
+                what = f"level {level} in {group}, the gate asks for {self.at_least}"
+                if len(low) > 1:
+                    what += f"; the same holds of {len(low) - 1} other layer groups"
+                do = "Level 3 also needs the removal of its adapter: govray adapter remove"
+                if level == 0:
+                    do = "Start from weights that have not seen it"
+                elif self.at_least == 2:
+                    do = _REPLAY.format(corpus)
+                yield what, corpus, do
 
 
 class ReplayedGate(Selecting):
@@ -90,8 +153,23 @@ class ReplayedGate(Selecting):
 
     gate: Literal["replayed"]
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        replayed = {each.corpus for each in evidence.attestation.replays}
+        for corpus in self.of(evidence.attestation):
+            if corpus not in replayed:
+                what = "the attestation holds no replay without it"
+                yield what, corpus, _REPLAY.format(corpus)
 
-class FlagGate(Document):
+
+def _unmonitored(evidence: GateEvidence) -> Wrong:
+    return (
+        "the run was not monitored, so nothing was measured",
+        evidence.run,
+        "Add a memorization section to the depth policy, sign it, and train under it",
+    )
+
+
+class FlagGate(PromotionGate):
     """No corpus was found memorized without being rolled back or removed with its adapter.
 
     It fails where nothing was measured, since then nothing could be found. `MonitoredGate` asks
@@ -100,8 +178,25 @@ class FlagGate(Document):
 
     gate: Literal["no_open_memorization_flag"]
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        findings = evidence.attestation.memorization
+        if findings is None:
+            yield _unmonitored(evidence)
+        elif not findings.measured:
+            yield (
+                "no corpus was measured, so none could be found memorized",
+                evidence.run,
+                "Give corpora reserve rows (data.reserve), or the run more steps than the policy's "
+                "memorization.every",
+            )
+        else:
+            do = "Audit the model, and train again without the corpus or with fewer passes"
+            for corpus, step in open_flags(evidence.attestation).items():
+                what = f"found memorized at step {step}, and its weights are still in the model"
+                yield what, corpus, do
 
-class MonitoredGate(Document):
+
+class MonitoredGate(PromotionGate):
     """The run was monitored for memorization, and each of its corpora was measured at least once.
 
     A corpus that has no reserve cannot be measured, and fails the gate.
@@ -109,22 +204,54 @@ class MonitoredGate(Document):
 
     gate: Literal["monitored"]
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        findings = evidence.attestation.memorization
+        if findings is None:
+            yield _unmonitored(evidence)
+            return
+        do = "It needs reserve rows (data.reserve), and a rule that the policy's monitor measures"
+        for corpus in evidence.attestation.plan.corpora:
+            if corpus not in findings.measured:
+                yield "it was never measured", corpus, do
 
-class QuarantinedGate(Document):
+
+class QuarantinedGate(PromotionGate):
     """At most this share of the records that were offered was refused at admission."""
 
     gate: Literal["quarantined"]
     at_most: Share
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        admitted = [each.corpus for each in evidence.attestation.corpora]
+        unknown = [corpus for corpus in admitted if corpus not in evidence.records]
+        if unknown:
+            what = "nothing says how many records it has, so no share can be formed"
+            yield what, unknown[0], "Index the model again: its credentials are missing"
+            return
+        refused = sum(each.records for each in evidence.attestation.quarantine)
+        total = refused + sum(evidence.records[corpus] for corpus in admitted)
+        if refused > self.at_most * total:
+            what = f"{refused:,} of {total:,} records were quarantined"
+            what += f", a share above {self.at_most:g}"
+            do = "Leave out the corpora that the depth policy refuses, and train again"
+            yield what, evidence.run, do
 
-class AssuranceGate(Document):
+
+class AssuranceGate(PromotionGate):
     """The assurance level is one of these."""
 
     gate: Literal["assurance"]
     one_of: Annotated[tuple[AssuranceLevel, ...], Field(min_length=1, max_length=_MOST)]
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        if evidence.assurance not in self.one_of:
+            asked = ", ".join(self.one_of)
+            what = f"the assurance level is {evidence.assurance}, not one of {asked}"
+            do = "Have a second party replay the run and sign what it found"
+            yield what, evidence.run, do
 
-class ExecutionGate(Document):
+
+class ExecutionGate(PromotionGate):
     """The run's execution is as asked: its code's origin and its isolation are listed.
 
     With ``archives``, code that was submitted is of one of these archives. Code of the deployment
@@ -142,8 +269,21 @@ class ExecutionGate(Document):
             raise ValueError("asks for nothing: write origins, isolation or archives")
         return self
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        stated = evidence.attestation.execution
+        code, isolation, do = stated.code, stated.isolation, "Submit it again as the gate asks"
+        if self.origins and code.origin not in self.origins:
+            what = f"its code's origin is {code.origin}, not {' or '.join(self.origins)}"
+            yield what, evidence.run, do
+        if self.isolation and isolation not in self.isolation:
+            what = f"its isolation was {isolation}, not {' or '.join(self.isolation)}"
+            yield what, evidence.run, do
+        if self.archives and code.origin == "submitted" and code.archive not in self.archives:
+            what = f"its code is of {code.archive or 'no archive'}, which is not allowed"
+            yield what, evidence.run, do
 
-class ValidatedGate(Document):
+
+class ValidatedGate(PromotionGate):
     """Validation data gave this metric for the attested weights, and its value is good enough.
 
     The corpora that it was measured on all match one of ``corpora``, if these are given. A metric
@@ -162,6 +302,31 @@ class ValidatedGate(Document):
             raise ValueError("write at_least for a metric to be high, or at_most, and not both")
         return self
 
+    def wrong(self, evidence: GateEvidence) -> Iterator[Wrong]:
+        found = evidence.attestation.validation
+        do = "Give the run a validation section with corpora, and train it again"
+        if found is None or found.metric != self.metric or not found.corpora:
+            what = f"no validation data gave {self.metric}"
+            if found is not None:
+                what += (
+                    f", but {'they' if found.corpora else 'the loop itself'} gave {found.metric}"
+                )
+            yield what, evidence.run, do
+            return
+        for corpus in sorted(found.corpora) if self.corpora is not None else ():
+            if not any(globs.matches(each, corpus) for each in self.corpora or ()):
+                what = f"{self.metric} was measured on it too, and the gate names other corpora"
+                yield what, corpus, do
+                return
+        bound = ""
+        if self.at_least is not None and found.value < self.at_least:
+            bound = f"below {self.at_least:g}"
+        elif self.at_most is not None and found.value > self.at_most:
+            bound = f"above {self.at_most:g}"
+        if bound:
+            do = "Train a better model, or let whoever owns the gates change the bound"
+            yield f"{self.metric} is {found.value:g}, {bound}", evidence.run, do
+
 
 Gate: TypeAlias = Annotated[
     LevelGate
@@ -176,14 +341,7 @@ Gate: TypeAlias = Annotated[
 ]
 
 GATES: Mapping[str, type[Document]] = {
-    "level": LevelGate,
-    "replayed": ReplayedGate,
-    "no_open_memorization_flag": FlagGate,
-    "monitored": MonitoredGate,
-    "quarantined": QuarantinedGate,
-    "assurance": AssuranceGate,
-    "execution": ExecutionGate,
-    "validated": ValidatedGate,
+    get_args(kind.model_fields["gate"].annotation)[0]: kind for kind in get_args(get_args(Gate)[0])
 }
 
 
@@ -211,31 +369,6 @@ class PromotionPolicy(Document):
 
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
-
-
-@dataclass(frozen=True)
-class GateEvidence:
-    """What gates look at.
-
-    Attributes:
-        records: Corpus → how many records its credential counts, for every admitted corpus.
-        assurance: What the signatures amounted to when they were verified, replay checks
-            included.
-    """
-
-    attestation: Attestation
-    records: Mapping[str, int]
-    assurance: str
-
-
-@dataclass(frozen=True)
-class FailedGate:
-    """A gate that failed: which, what is wrong, where, and what to do."""
-
-    gate: str
-    what: str
-    where: str
-    do: str
 
 
 def read_promotion_policy(text: str | bytes, *, name: str = "promotion policy") -> PromotionPolicy:
@@ -310,82 +443,7 @@ def unsigned(where: str) -> Refused:
 
 def failures(gates: Sequence[Gate], evidence: GateEvidence) -> tuple[FailedGate, ...]:
     """Every failure of every gate, in the order of the gates. Pure."""
-    return tuple(failure for gate in gates for failure in _failures(gate, evidence))
-
-
-def _failures(gate: Gate, evidence: GateEvidence) -> list[FailedGate]:
-    attestation = evidence.attestation
-    match gate:
-        case LevelGate():
-            return _level(gate, attestation)
-        case ReplayedGate():
-            replayed = {each.corpus for each in attestation.replays}
-            return [
-                FailedGate(
-                    gate.gate,
-                    "the attestation holds no replay without it",
-                    corpus,
-                    f"Replay the run: govray replay RUN --without {corpus} --key KEY; attest it",
-                )
-                for corpus in gate.of(attestation)
-                if corpus not in replayed
-            ]
-        case FlagGate():
-            return _unmeasured(gate, attestation) or [
-                FailedGate(
-                    gate.gate,
-                    f"found memorized at step {step}, and its weights are still in the model",
-                    corpus,
-                    "Audit the model, and train again without the corpus or with fewer passes",
-                )
-                for corpus, step in open_flags(attestation).items()
-            ]
-        case MonitoredGate():
-            return _monitored(gate, attestation)
-        case QuarantinedGate():
-            return _quarantined(gate, evidence)
-        case ExecutionGate():
-            return _executed(gate, attestation)
-        case ValidatedGate():
-            return _validated(gate, attestation)
-        case AssuranceGate():
-            if evidence.assurance in gate.one_of:
-                return []
-            return [
-                FailedGate(
-                    gate.gate,
-                    f"the assurance level is {evidence.assurance}, not one of "
-                    f"{', '.join(gate.one_of)}",
-                    attestation.run.id,
-                    "Have a second party replay the run and sign what it found",
-                )
-            ]
-
-
-def _level(gate: LevelGate, attestation: Attestation) -> list[FailedGate]:
-    found = []
-    for corpus in gate.of(attestation):
-        levels = attestation.levels.get(corpus, {})
-        low = {group: level for group, level in levels.items() if level < gate.at_least}
-        if not levels:
-            what = "it may update every layer group, so it is kept out of none"
-            do = "Sign a policy that keeps it out of some, and train under it"
-        elif low:
-            group, level = min(low.items(), key=lambda each: (each[1], each[0]))
-            what = f"level {level} in {group}, the gate asks for {gate.at_least}"
-            if len(low) > 1:
-                what += f"; the same holds of {len(low) - 1} other layer groups"
-            do = (
-                "Start from weights that have not seen it"
-                if level == 0
-                else f"Replay the run: govray replay RUN --without {corpus} --key KEY; attest it"
-                if gate.at_least == 2
-                else "Level 3 also needs the removal of its adapter: govray adapter remove"
-            )
-        else:
-            continue
-        found.append(FailedGate(gate.gate, what, corpus, do))
-    return found
+    return tuple(FailedGate(gate.gate, *wrong) for gate in gates for wrong in gate.wrong(evidence))
 
 
 def open_flags(attestation: Attestation) -> dict[str, int]:
@@ -412,116 +470,6 @@ def open_flags(attestation: Attestation) -> dict[str, int]:
         for corpus, decision in sorted(last.items())
         if decision.action != "rollback" and corpus not in removed
     }
-
-
-def _unmeasured(gate: FlagGate | MonitoredGate, attestation: Attestation) -> list[FailedGate]:
-    """The failure of a gate where no corpus was measured."""
-    findings = attestation.memorization
-    if findings is None:
-        return [
-            FailedGate(
-                gate.gate,
-                "the run was not monitored, so nothing was measured",
-                attestation.run.id,
-                "Add a memorization section to the depth policy, sign it, and train under it",
-            )
-        ]
-    if findings.measured:
-        return []
-    return [
-        FailedGate(
-            gate.gate,
-            "no corpus was measured, so none could be found memorized",
-            attestation.run.id,
-            "Give corpora reserve rows (data.reserve), or the run more steps than the policy's "
-            "memorization.every",
-        )
-    ]
-
-
-def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[FailedGate]:
-    findings = attestation.memorization
-    if findings is None:
-        return _unmeasured(gate, attestation)
-    return [
-        FailedGate(
-            gate.gate,
-            "it was never measured",
-            corpus,
-            "It needs reserve rows (data.reserve), and a rule that the policy's monitor measures",
-        )
-        for corpus in attestation.plan.corpora
-        if corpus not in findings.measured
-    ]
-
-
-def _quarantined(gate: QuarantinedGate, evidence: GateEvidence) -> list[FailedGate]:
-    attestation = evidence.attestation
-    where = attestation.run.id
-    unknown = [c.corpus for c in attestation.corpora if c.corpus not in evidence.records]
-    if unknown:
-        return [
-            FailedGate(
-                gate.gate,
-                "nothing says how many records it has, so no share can be formed",
-                unknown[0],
-                "Index the model again: its credentials are missing",
-            )
-        ]
-    refused = sum(each.records for each in attestation.quarantine)
-    total = refused + sum(evidence.records[each.corpus] for each in attestation.corpora)
-    if refused <= gate.at_most * total:
-        return []
-    return [
-        FailedGate(
-            gate.gate,
-            f"{refused:,} of {total:,} records were quarantined, a share above {gate.at_most:g}",
-            where,
-            "Leave out the corpora that the depth policy refuses, and train again",
-        )
-    ]
-
-
-def _executed(gate: ExecutionGate, attestation: Attestation) -> list[FailedGate]:
-    code, isolation = attestation.execution.code, attestation.execution.isolation
-    found = []
-    if gate.origins and code.origin not in gate.origins:
-        found.append(f"its code's origin is {code.origin}, not {' or '.join(gate.origins)}")
-    if gate.isolation and isolation not in gate.isolation:
-        found.append(f"its isolation was {isolation}, not {' or '.join(gate.isolation)}")
-    if gate.archives and code.origin == "submitted" and code.archive not in gate.archives:
-        found.append(f"its code is of {code.archive or 'no archive'}, which is not allowed")
-    do = "Submit it again as the gate asks"
-    return [FailedGate(gate.gate, what, attestation.run.id, do) for what in found]
-
-
-def _validated(gate: ValidatedGate, attestation: Attestation) -> list[FailedGate]:
-    found = attestation.validation
-    do = "Give the run a validation section with corpora, and train it again"
-    if found is None or found.metric != gate.metric or not found.corpora:
-        what = f"no validation data gave {gate.metric}"
-        if found is not None:
-            what += f", but {'they' if found.corpora else 'the loop itself'} gave {found.metric}"
-        return [FailedGate(gate.gate, what, attestation.run.id, do)]
-    if gate.corpora is not None:
-        for corpus in sorted(found.corpora):
-            if not any(globs.matches(each, corpus) for each in gate.corpora):
-                what = f"{gate.metric} was measured on it too, and the gate names other corpora"
-                return [FailedGate(gate.gate, what, corpus, do)]
-    if gate.at_least is not None and found.value < gate.at_least:
-        bound = f"below {gate.at_least:g}"
-    elif gate.at_most is not None and found.value > gate.at_most:
-        bound = f"above {gate.at_most:g}"
-    else:
-        return []
-    return [
-        FailedGate(
-            gate.gate,
-            f"{gate.metric} is {found.value:g}, {bound}",
-            attestation.run.id,
-            "Train a better model, or let whoever owns the gates change the bound",
-        )
-    ]
 
 
 def refusal(

@@ -30,17 +30,8 @@ from govray.platform.store.database import begin_writing, connect, sqlite_file
 from govray.platform.store.run_owners import copy_tags, settle, submitted_runs
 
 KEPT = frozenset(
-    {
-        "account",
-        "token",
-        "audit",
-        "model",
-        "modelversion",
-        "experimenttag",
-        "submission",
-        "lease",
-        "pool",
-    }
+    {"account", "token", "audit", "model", "modelversion", "experimenttag"}
+    | {"submission", "lease", "pool"}
     | {"workspace", "project", "groupmember", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
     | {"browsersession", "signinattempt", "task_ticket", "rightscase"}
@@ -57,8 +48,7 @@ def derived() -> Sequence[Table]:
 
 def registered_folders(store: Engine, new: Engine) -> dict[str, str]:
     """Attestation → folder of the registry's models that a new index does not have yet."""
-    attestation: Any = tables.TABLES.tables["attestation"]
-    version: Any = tables.TABLES.tables["modelversion"]
+    attestation, version = _table("attestation"), _table("modelversion")
     of_version = attestation.c.digest == version.c.attestation
     with store.connect() as connection:
         needed = connection.execute(
@@ -102,12 +92,16 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
 
 def _take_heads(store: Engine, new: Engine) -> None:
     """Those that were seen, so that what fills the new index is compared with them."""
-    head: Any = tables.TABLES.tables["head"]
+    head = _table("head")
     with store.connect() as connection:
         rows = _rows(connection, head)
     if rows:
         with new.begin() as connection:
             connection.execute(insert(head), rows)
+
+
+def _table(name: str) -> Any:
+    return tables.TABLES.tables[name]
 
 
 def _rows(connection: Connection, of: Any) -> list[dict[str, Any]]:
@@ -180,9 +174,8 @@ def _running() -> Refused:
 
 
 def _exchange(connection: Connection, schema: str) -> None:
-    experiment: Any = tables.TABLES.tables["experiment"]
-    attestation: Any = tables.TABLES.tables["attestation"]
-    version: Any = tables.TABLES.tables["modelversion"]
+    experiment, attestation = _table("experiment"), _table("attestation")
+    version, head = _table("modelversion"), _table("head")
     _require_registered(connection, schema)
     owners = select(experiment.c.id, experiment.c.project, experiment.c.user)
     kept_owners = [
@@ -192,7 +185,6 @@ def _exchange(connection: Connection, schema: str) -> None:
     public = select(attestation.c.digest).where(attestation.c.public)
     kept_public = [{"known": digest} for digest in connection.scalars(public)]
     versions = _rows(connection, version)
-    head: Any = tables.TABLES.tables["head"]
     seen = _rows(connection, head)
     # The registry refers to attestations, so it steps aside: in this transaction, unseen.
     connection.execute(version.delete())
@@ -230,7 +222,7 @@ def _settle_owners(session: Session, before: set[str]) -> None:
 
 
 def _require_registered(connection: Connection, schema: str) -> None:
-    version: Any = tables.TABLES.tables["modelversion"]
+    version = _table("modelversion")
     found = table("attestation", column("digest"), schema=schema)
     missing = connection.execute(
         select(version.c.model, version.c.version)

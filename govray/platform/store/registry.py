@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import update
+from sqlalchemy import true, update
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
@@ -107,13 +107,8 @@ def register(
         created=by.at,
         user=by.user,
     )
-    if (
-        not _DIGEST.fullmatch(attestation)
-        or session.exec(
-            select(tables.Attestation.digest).where(tables.Attestation.digest == attestation)
-        ).first()
-        is None
-    ):
+    held = select(tables.Attestation.digest).where(tables.Attestation.digest == attestation)
+    if not _DIGEST.fullmatch(attestation) or session.exec(held).first() is None:
         raise UsageError(
             "the store holds no such attestation",
             where=attestation[:LONGEST_NAME],
@@ -131,7 +126,6 @@ def register(
         )
     session.add(row)
     log(session, by, "model.register", _subject(row), {"attestation": attestation})
-    session.flush()
     return row
 
 
@@ -168,10 +162,7 @@ def get(session: Session, name: str, version: str) -> ModelVersion:
 def latest(session: Session, name: str, *, stage: str | None = None) -> ModelVersion | None:
     """The highest version of a model, or the highest in ``stage``; None if there is none."""
     model(session, name)
-    query = _descending(name)
-    if stage is not None:
-        query = query.where(ModelVersion.stage == stage)
-    found: ModelVersion | None = session.exec(query.limit(1)).first()
+    found: ModelVersion | None = session.exec(_descending(name, stage).limit(1)).first()
     return found
 
 
@@ -220,9 +211,7 @@ def promote(
             where=f"{name[:LONGEST_NAME]} {version[:LONGEST_NAME]}",
             do="Promote to staging or to production; archiving is not a promotion.",
         )
-    parse_version(version)
-    _hold(session, name)
-    row = _to_change(session, name, version)
+    row = _held(session, name, version)
     before = _follows(row, stage)
     root = session.get_one(tables.Attestation, row.attestation).trust_root
     known = standing or standing_of(session, (), at=parse_time(by.at))
@@ -234,31 +223,23 @@ def promote(
         raise promotion_gates.refusal(policy.document, stage, f"{row.model} {row.version}", failed)
     replaced: str | None = None
     if stage == "production":
-        there = session.exec(_descending(name).where(ModelVersion.stage == stage)).all()
-        for each in there:
+        for each in session.exec(_descending(name, stage)).all():
             replaced = each.version
             each.stage = "archived"
-            session.add(each)
             detail = {"from": "production", "to": "archived", "replacedBy": row.version}
             log(session, by, "model.archive", _subject(each), detail)
     row.stage = stage
-    session.add(row)
     detail = {"from": before, "to": stage, "gates": policy.digest, "policy": str(policy.document)}
     log(session, by, "model.promote", _subject(row), detail)
-    session.flush()
     return StageChange(row, before, stage, replaced)
 
 
 def archive(session: Session, *, name: str, version: str, by: ChangedBy) -> StageChange:
     """Take a version out of use; no gate stands before that."""
-    parse_version(version)
-    _hold(session, name)
-    row = _to_change(session, name, version)
+    row = _held(session, name, version)
     before = _follows(row, "archived")
     row.stage = "archived"
-    session.add(row)
     log(session, by, "model.archive", _subject(row), {"from": before, "to": "archived"})
-    session.flush()
     return StageChange(row, before, "archived", None)
 
 
@@ -280,9 +261,7 @@ def annotate(
     if notes is not None:
         row.notes = check_notes(notes)
         changed.append("notes")
-    session.add(row)
     log(session, by, "model.annotate", _subject(row), {"changed": changed})
-    session.flush()
     return row
 
 
@@ -352,6 +331,13 @@ def _hold(session: Session, name: str) -> None:
         model(session, name)
 
 
+def _held(session: Session, name: str, version: str) -> ModelVersion:
+    """The version, of a model that nobody else changes from now on (`_hold`)."""
+    parse_version(version)
+    _hold(session, name)
+    return _to_change(session, name, version)
+
+
 def _to_change(session: Session, name: str, version: str) -> ModelVersion:
     """The version as it is now, and not as this session read it before it held the model."""
     row = get(session, name, version)
@@ -369,13 +355,10 @@ def _follows(row: ModelVersion, stage: str) -> str:
     return row.stage
 
 
-def _descending(name: str) -> Any:
+def _descending(name: str, stage: str | None = None) -> Any:
     v = ModelVersion
-    return (
-        select(v)
-        .where(v.model == name)
-        .order_by(col(v.major).desc(), col(v.minor).desc(), col(v.patch).desc())
-    )
+    found = select(v).where(v.model == name, true() if stage is None else v.stage == stage)
+    return found.order_by(col(v.major).desc(), col(v.minor).desc(), col(v.patch).desc())
 
 
 def _stored(kind: type[Document], envelope: bytes, digest: str) -> Any:

@@ -83,13 +83,11 @@ def bind(session: Session, grant: Grant, *, by: ChangedBy) -> RoleBinding:
     elif grant.until is not None and grant.role == "admin":
         with keeping_an_admin(session):
             row.until = grant.until
-            session.add(row)
             session.flush()
     row.until = grant.until
     row.made, row.user = by.at, by.user
     session.add(row)
     log(session, by, "role.bind", grant.where, _told(row))
-    session.flush()
     return row
 
 
@@ -103,7 +101,6 @@ def unbind(session: Session, id_: str, *, by: ChangedBy) -> RoleBinding:
         session.delete(row)
         session.flush()
     log(session, by, "role.unbind", where, told)
-    session.flush()
     return row
 
 
@@ -152,7 +149,6 @@ def add_member(session: Session, group: str, user: str, *, by: ChangedBy) -> Gro
     row = GroupMember(group=group, user=user)
     session.add(row)
     log(session, by, "group.add", f"group {group}", {"user": user})
-    session.flush()
     return row
 
 
@@ -172,7 +168,6 @@ def remove_member(session: Session, group: str, user: str, *, by: ChangedBy) -> 
         session.delete(row)
         session.flush()
     log(session, by, "group.remove", f"group {group}", {"user": user})
-    session.flush()
 
 
 def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) -> User:
@@ -183,10 +178,8 @@ def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) 
         raise UsageError("there is no such user", where=user[:80], do="See govray token ls")
     with keeping_an_admin(session):
         row.disabled = disabled
-        session.add(row)
         session.flush()
     log(session, by, "user.disable" if disabled else "user.enable", f"user {user}", {})
-    session.flush()
     return row
 
 

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import func, update
+from sqlalchemy import ColumnElement, func, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
@@ -30,24 +30,11 @@ from govray.platform.store.tables import Submission
 LONGEST_CONFIG = 1 << 18
 """Characters of an experiment file."""
 
-HELD = frozenset(
-    {
-        SubmissionState.RUNNING,
-        SubmissionState.PREEMPTING,
-        SubmissionState.STOPPING,
-        SubmissionState.KILLING,
-    }
-)
+_S = SubmissionState
+HELD = frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.KILLING})
 """States in which an entry holds its slots."""
 
-ENDED = frozenset(
-    {
-        SubmissionState.COMPLETED,
-        SubmissionState.STOPPED,
-        SubmissionState.KILLED,
-        SubmissionState.ERROR,
-    }
-)
+ENDED = frozenset({_S.COMPLETED, _S.STOPPED, _S.KILLED, _S.ERROR})
 
 _GIVES_NOTHING: dict[str, Any] = dict.fromkeys(("cap", "capped", "gives_to", "held"))
 
@@ -119,7 +106,6 @@ def put(session: Session, row: Submission, *, by: ChangedBy) -> Submission:
     """Put a drafted entry in the queue."""
     session.add(row)
     log(session, by, "submission submitted", row.id, {"project": row.project, "kind": row.kind})
-    session.flush()
     return row
 
 
@@ -156,14 +142,18 @@ def move(
     """
     step(SUBMISSION, row.state, after, f"submission {row.id}")
     kept: dict[str, Any] = {} if after in HELD else _GIVES_NOTHING
+    seen = col(Submission.state) == row.state
+    return _set(session, row, seen, {"state": after, "position": None} | kept | dict(changes or {}))
+
+
+def _set(
+    session: Session, row: Submission, seen: ColumnElement[bool], changes: Mapping[str, Any]
+) -> bool:
+    """Change an entry that is still as it was seen, and bring ``row`` up to date. False if not."""
     result: CursorResult[Any] = session.connection().execute(
         update(tables.Submission)
-        .where(
-            col(Submission.id) == row.id,
-            col(Submission.state) == row.state,
-            col(Submission.attempt) == row.attempt,
-        )
-        .values(**{"state": after, "position": None} | kept | dict(changes or {}))
+        .where(col(Submission.id) == row.id, col(Submission.attempt) == row.attempt, seen)
+        .values(**changes)
     )
     session.expire(row)
     session.refresh(row)
@@ -178,19 +168,8 @@ def resize(session: Session, row: Submission, changes: Mapping[str, Any]) -> boo
     Args:
         changes: Columns of those that `Submission` has for it, and ``why``.
     """
-    result: CursorResult[Any] = session.connection().execute(
-        update(tables.Submission)
-        .where(
-            col(Submission.id) == row.id,
-            col(Submission.state) == SubmissionState.RUNNING,
-            col(Submission.attempt) == row.attempt,
-            col(Submission.cap_number) == row.cap_number,
-        )
-        .values(**changes)
-    )
-    session.expire(row)
-    session.refresh(row)
-    return result.rowcount == 1
+    running = col(Submission.state) == SubmissionState.RUNNING
+    return _set(session, row, running & (col(Submission.cap_number) == row.cap_number), changes)
 
 
 def slots_held(row: Submission) -> int:
@@ -199,22 +178,10 @@ def slots_held(row: Submission) -> int:
 
 
 _ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {
-    "stop": {
-        SubmissionState.QUEUED: SubmissionState.STOPPED,
-        SubmissionState.RUNNING: SubmissionState.STOPPING,
-        SubmissionState.PREEMPTING: SubmissionState.STOPPING,
-    },
-    "kill": {
-        SubmissionState.QUEUED: SubmissionState.KILLED,
-        SubmissionState.RUNNING: SubmissionState.KILLING,
-        SubmissionState.PREEMPTING: SubmissionState.KILLING,
-        SubmissionState.STOPPING: SubmissionState.KILLING,
-    },
-    "resume": {
-        SubmissionState.STOPPED: SubmissionState.QUEUED,
-        SubmissionState.KILLED: SubmissionState.QUEUED,
-        SubmissionState.ERROR: SubmissionState.QUEUED,
-    },
+    "stop": {_S.QUEUED: _S.STOPPED, _S.RUNNING: _S.STOPPING, _S.PREEMPTING: _S.STOPPING},
+    "kill": {_S.QUEUED: _S.KILLED}
+    | dict.fromkeys((_S.RUNNING, _S.PREEMPTING, _S.STOPPING), _S.KILLING),
+    "resume": dict.fromkeys((_S.STOPPED, _S.KILLED, _S.ERROR), _S.QUEUED),
 }
 """What people ask → the state it is in → the state that follows."""
 
@@ -253,9 +220,7 @@ def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy)
         )
     if row.archived != archived:
         row.archived = archived
-        session.add(row)
         log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
-        session.flush()
     return row
 
 

@@ -65,7 +65,6 @@ def make_workspace(
     )
     session.add(row)
     log(session, by, "workspace.make", f"workspace {name}", {})
-    session.flush()
     return row
 
 
@@ -95,7 +94,6 @@ def make_project(
     )
     session.add(row)
     log(session, by, "project.make", f"project {name}", {"workspace": workspace})
-    session.flush()
     return row
 
 
@@ -137,9 +135,7 @@ def change_workspace(
                 do="Archive its projects first",
             )
     changed = _change(row, description, archived)
-    session.add(row)
     log(session, by, "workspace.change", f"workspace {row.name}", changed)
-    session.flush()
     return row
 
 
@@ -168,9 +164,7 @@ def change_project(
     if settings is not None and dict(settings) != row.settings:
         changed["settings"] = dict(settings)
         row.settings = dict(settings)
-    session.add(row)
     log(session, by, "project.change", f"project {row.name}", changed)
-    session.flush()
     return row
 
 

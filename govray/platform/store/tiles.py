@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -154,29 +155,14 @@ def decode_tile(name: TileName, data: bytes) -> tuple[bytes, ...]:
     return tuple(data[i : i + HASH_SIZE] for i in range(0, len(data), HASH_SIZE))
 
 
-class TileWriter:
-    """Appends entries to the tiles of one log.
+class _TileWriter:
+    """Writes the tiles of one log, from its first entry on."""
 
-    Args:
-        size: How many entries its tiles hold already; their right edge is read back.
-
-    Raises:
-        CouldNotCheck: The edge of a log of that size is not there.
-    """
-
-    def __init__(self, folder: TileFolder, size: int = 0) -> None:
+    def __init__(self, folder: TileFolder) -> None:
         self._folder = folder
-        self.size = size
+        self.size = 0
         self._hashes: list[list[bytes]] = []
         self._entries: list[bytes] = []
-        if size:
-            reader = _Tiles(folder, size)
-            for level in range(((size.bit_length() - 1) // HEIGHT) + 1):
-                count = size >> (HEIGHT * level)
-                width = count % WIDTH
-                self._hashes.append(list(reader.tile(level, count // WIDTH)) if width else [])
-            if width := size % WIDTH:
-                self._entries = list(reader.bundle(size // WIDTH, width))
 
     def append(self, entries: Iterable[bytes]) -> None:
         """Add entries; what becomes a full tile is written at once. Raises `Damaged`: another tile
@@ -247,7 +233,7 @@ def _cut_short(there: bytes, data: bytes) -> bool:
 
 def write_tiles(folder: TileFolder, entries: Iterable[bytes], checkpoint: bytes) -> bytes:
     """Write the tiles of a whole ledger, or what is missing of them; returns the root."""
-    writer = TileWriter(folder)
+    writer = _TileWriter(folder)
     writer.append(entries)
     writer.finish(checkpoint)
     return writer.root
@@ -349,16 +335,9 @@ class TileReader:
         if size == 0:
             return merkle.EMPTY_ROOT
         found = self._tiles.subtree(0, size)
-        try:
-            merkle.verify_consistency(
-                size,
-                found,
-                self.size,
-                self._root,
-                merkle.consistency_path(size, self.size, self._tiles.subtree),
-            )
-        except Refused as error:
-            raise _damaged(error) from None
+        proof = merkle.consistency_path(size, self.size, self._tiles.subtree)
+        with _leading_to_the_root():
+            merkle.verify_consistency(size, found, self.size, self._root, proof)
         return found
 
     def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, tuple[bytes, ...]]:
@@ -369,10 +348,8 @@ class TileReader:
         root = self._root if size == self.size else self.root(size)
         leaf = self._tiles.node(0, index)
         proof = merkle.inclusion_path(index, size, self._tiles.subtree)
-        try:
+        with _leading_to_the_root():
             merkle.verify_inclusion(leaf, index, size, proof, root)
-        except Refused as error:
-            raise _damaged(error) from None
         return leaf, proof
 
     def consistency_proof(self, first: int, second: int | None = None) -> tuple[bytes, ...]:
@@ -381,10 +358,8 @@ class TileReader:
         if not 1 <= first <= second:
             raise Malformed(f"sizes {first} and {second} are not in order", where="ledger")
         proof = merkle.consistency_path(first, second, self._tiles.subtree)
-        try:
+        with _leading_to_the_root():
             merkle.verify_consistency(first, self.root(first), second, self.root(second), proof)
-        except Refused as error:
-            raise _damaged(error) from None
         return proof
 
     def entry(self, index: int) -> bytes:
@@ -412,9 +387,13 @@ class TileReader:
         return size
 
 
-def _damaged(error: Refused) -> Damaged:
-    return Damaged(
-        f"the tiles are not those of the signed checkpoint: {error.what}",
-        where="ledger",
-        do="Write them again from the run's ledger",
-    )
+@contextmanager
+def _leading_to_the_root() -> Iterator[None]:
+    try:
+        yield
+    except Refused as error:
+        raise Damaged(
+            f"the tiles are not those of the signed checkpoint: {error.what}",
+            where="ledger",
+            do="Write them again from the run's ledger",
+        ) from None

@@ -93,7 +93,6 @@ def add(
     )
     session.add(row)
     log(session, by, "webhook added", name, {"host": urlsplit(url).hostname or ""})
-    session.flush()
     return row, PREFIX + base64.b64encode(secret).decode()
 
 
@@ -120,7 +119,6 @@ def send_test(session: Session, row: Webhook, event: Alert, *, by: ChangedBy) ->
     delivery = Delivery(webhook=row.id, alert=event.id, state=DeliveryState.PENDING, due=by.at)
     session.add(delivery)
     log(session, by, "webhook tested", row.id, {})
-    session.flush()
     return delivery
 
 
@@ -136,9 +134,7 @@ def resend(session: Session, row: Webhook, alert: str, *, by: ChangedBy) -> Deli
         )
     found.state, found.tries, found.due = DeliveryState.PENDING, 0, by.at
     found.holder = found.until = None
-    session.add(found)
     log(session, by, "webhook resent", row.id, {"event": alert})
-    session.flush()
     return found
 
 

@@ -9,14 +9,14 @@ from pyarrow import parquet
 
 from govray.governance.record.ledger import CorpusUse, Leaf
 from govray.platform.store.ledger_parquet import FILE, SCHEMA, write_table
-from govray.platform.store.tile_storage import LocalTileFolder
+from govray.platform.store.tile_storage import TileFolder
 from tests.support.world import World
 
 
 def test_its_sums_are_the_attestations(tmp_path: Path) -> None:
     world = World()
     model = world.verify(world.deploy(tmp_path / "model"))
-    folder = LocalTileFolder(tmp_path / "tiles")
+    folder = TileFolder(tmp_path / "tiles")
     for _ in range(2):  # the second replaces the first
         write_table(folder, model.ledger.leaves)
     data = folder.read(FILE)
@@ -49,6 +49,6 @@ def test_rows_that_a_gate_sent_elsewhere_name_their_route(tmp_path: Path) -> Non
             "plain": CorpusUse(rows=2, targets=16),
         },
     )
-    write_table(LocalTileFolder(tmp_path), [leaf])
+    write_table(TileFolder(tmp_path), [leaf])
     rows = parquet.read_table(tmp_path / FILE).to_pylist()
     assert {row["corpus"]: row["route"] for row in rows} == {"gated": elsewhere, "plain": None}

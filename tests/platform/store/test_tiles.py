@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from govray.errors import CouldNotCheck, Damaged, Malformed
 from govray.governance.formats import merkle
-from govray.platform.store.tiles import TileReader, TileWriter, parse_path, write_tiles
+from govray.platform.store.tiles import TileReader, parse_path, write_tiles
 from tests.support.merkle_proofs import consistency_proof, inclusion_proof
 
 LEAVES = [f"leaf {i}".encode() for i in range(70_000)]
@@ -143,14 +143,11 @@ def test_a_missing_tile_is_no_answer() -> None:
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=4))
-def test_appending_is_writing_all_at_once(parts: list[int]) -> None:
+def test_a_longer_ledger_keeps_the_tiles_of_a_shorter(parts: list[int]) -> None:
     folder, size = Memory(), 0
     for part in parts:
-        writer = TileWriter(folder, size)
-        writer.append(LEAVES[size : size + part])
-        writer.finish(NOTE)
-        size = writer.size
-        assert writer.root == merkle.root(LEAVES[:size])
+        size += part
+        assert write_tiles(folder, LEAVES[:size], NOTE) == merkle.root(LEAVES[:size])
     for name, data in written(size).files.items():
         assert folder.files[name] == data
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import tuple_
-from sqlmodel import Session
+from sqlalchemy import Integer, tuple_
+from sqlmodel import Session, SQLModel, col
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
@@ -46,7 +46,8 @@ class Page:
         self._binding = binding
 
     def after(self, kinds: Sequence[type]) -> tuple[Any, ...] | None:
-        """The position to go on from, one value for each of ``kinds``; None: from the start."""
+        """The position to go on from, one value for each of ``kinds``, which are ``str`` or
+        ``int``; None: from the start."""
         if self._cursor is None:
             return None
         try:
@@ -74,7 +75,6 @@ class Page:
         session: Session,
         statement: Any,
         columns: Sequence[Any],
-        kinds: Sequence[type],
         *,
         descending: bool = False,
     ) -> tuple[Sequence[Any], str | None]:
@@ -82,10 +82,9 @@ class Page:
 
         Args:
             columns: Of the statement, which has them by their names. They must tell any two rows
-                apart, and an index should have them.
-            kinds: ``str`` or ``int`` for each.
+                apart, and an index should have them. Each is of whole numbers, or of texts.
         """
-        position = self.after(kinds)
+        position = self.after([int if isinstance(c.type, Integer) else str for c in columns])
         key = tuple_(*columns)
         if position is not None:
             statement = statement.where(key < position if descending else key > position)
@@ -97,6 +96,32 @@ class Page:
             return found, None
         kept = found[: self.limit]
         return kept, self.cursor([getattr(kept[-1], column.key) for column in columns])
+
+    def listing(
+        self,
+        session: Session,
+        statement: Any,
+        columns: Sequence[Any],
+        item: Callable[[Any], Item],
+        *,
+        descending: bool = False,
+    ) -> Listing[Item]:
+        """The answer of this page: as `rows`, each made an ``item``."""
+        rows, following = self.rows(session, statement, columns, descending=descending)
+        return Listing(items=[item(each) for each in rows], next=following)
+
+
+def filtered(statement: Any, *filters: tuple[Any, Any]) -> Any:
+    """The statement with those filters that are given: of a column, and its value or None."""
+    for column, value in filters:
+        if value is not None:
+            statement = statement.where(col(column) == value)
+    return statement
+
+
+def columns_of(table: type[SQLModel], answer: type[BaseModel]) -> list[Any]:
+    """The columns of a table that an answer has: a listing reads no envelopes and no files."""
+    return [getattr(table, name) for name in answer.model_fields if name in table.model_fields]
 
 
 def foreign() -> Problem:

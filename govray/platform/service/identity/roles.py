@@ -38,35 +38,23 @@ Action = Literal[
     "manage",
 ]
 
-ACTIONS: Mapping[str, frozenset[str]] = {
-    "view": frozenset({"viewer", "engineer", "steward", "auditor", "admin"}),
-    "data": frozenset({"steward", "auditor", "admin"}),
-    "audit": frozenset({"auditor", "admin"}),
-    "task-file": frozenset({"engineer", "admin"}),
-    "submit": frozenset({"engineer", "admin"}),
-    "stop-own": frozenset({"engineer", "admin"}),
-    "stop-any": frozenset({"admin"}),
-    "promote": frozenset({"engineer", "admin"}),
-    "case": frozenset({"steward", "auditor", "admin"}),
-    "decide": frozenset({"steward", "admin"}),
-    "manage": frozenset({"admin"}),
+_TABLE: Mapping[str, tuple[Scope, str]] = {
+    "view": ("read", "viewer engineer steward auditor admin"),
+    "data": ("read", "steward auditor admin"),
+    "audit": ("read", "auditor admin"),
+    "task-file": ("read", "engineer admin"),
+    "submit": ("write", "engineer admin"),
+    "stop-own": ("write", "engineer admin"),
+    "stop-any": ("write", "admin"),
+    "promote": ("write", "engineer admin"),
+    "case": ("read", "steward auditor admin"),
+    "decide": ("write", "steward admin"),
+    "manage": ("admin", "admin"),
 }
-"""Action → the roles that may do it in a place where they are bound."""
-
-NEEDS: Mapping[str, Scope] = {
-    "view": "read",
-    "data": "read",
-    "audit": "read",
-    "task-file": "read",
-    "submit": "write",
-    "stop-own": "write",
-    "stop-any": "write",
-    "promote": "write",
-    "case": "read",
-    "decide": "write",
-    "manage": "admin",
-}
+NEEDS = {action: scope for action, (scope, _) in _TABLE.items()}
 """Action → the scope that the token must have."""
+ACTIONS = {action: frozenset(roles.split()) for action, (_, roles) in _TABLE.items()}
+"""Action → the roles that may do it in a place where they are bound."""
 
 
 class Placed(Protocol):

@@ -220,13 +220,3 @@ def _state(user: User, token: Token | None, at: datetime) -> str:
 def _public(text: str) -> str:
     """The id of what may be an id or a whole token: a secret gets into no message."""
     return text.removeprefix(PREFIX).partition("_")[0][:20]
-
-
-def set_disabled(session: Session, name: str, disabled: bool) -> User:
-    """Disable or enable a user, and all tokens with it."""
-    user = session.get(User, name)
-    if user is None:
-        raise UsageError("there is no such user", where=name, do="See govray token ls")
-    user.disabled = disabled
-    session.add(user)
-    return user

@@ -1,56 +1,120 @@
-"""Pages of rights holders' cases for staff: the list, a case, and forms that take it on."""
+"""Pages of rights holders' cases: for whoever asks, and for staff, who take a case on.
+
+The address of a requester's page has the key in it. It is shown once, on the page that answers the
+form. Whoever has the address sees the standing and the answer, and nothing else.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
-from sqlmodel import col
 
-from govray.governance.attestation.case_answer import Decision
+from govray.governance.attestation.case_answer import CaseAnswer, Decision
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
 from govray.platform.service.acting.case_desk import DeskDep
-from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.pagination import PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.pages.case_requests import envelope
-from govray.platform.service.pages.form_fields import FormDep, checked, field, then
-from govray.platform.service.pages.rendering import render
+from govray.platform.service.pages.form_fields import FormDep, checked, field, form_of, then
+from govray.platform.service.pages.rendering import HEADERS, render
 from govray.platform.service.routes import cases as routes
+from govray.platform.service.routes.attestations import DSSE
 from govray.platform.service.routes.cases import (
     READERS,
+    AskedCase,
     CaseDecision,
     NewLink,
     Released,
+    answer_bytes,
+    receive,
+    shown_case,
     staff_case,
 )
 from govray.platform.service.visible.visible_cases import CasePath, cases, decides_cases, find_case
 from govray.platform.store import cases as store
+from govray.platform.store.cases import LONGEST_CONTACT
 from govray.platform.store.states import CaseState
 from govray.platform.store.tables import RightsCase
 
 router = APIRouter(dependencies=[READERS])
+requests = APIRouter()
+"""The pages of whoever asks."""
 
-_COLUMNS: list[Any] = [RightsCase.received, RightsCase.id]
+Key = Annotated[str, Path(max_length=128)]
+
+DOWNLOAD = "attachment; filename=answer.dsse.json"
+
+
+@requests.get("/ask")
+def ask_form(visit: VisitDep, desk: DeskDep) -> HTMLResponse:
+    return render(
+        visit,
+        "ask.html",
+        may_ask=not visit.caller.public or desk.settings.without_token,
+        longest_contact=LONGEST_CONTACT,
+        made=None,
+    )
+
+
+@requests.post("/ask")
+def ask(
+    visit: VisitDep, fields: Annotated[dict[str, str], Depends(form_of)], desk: DeskDep
+) -> HTMLResponse:
+    sources = fields.get("sources", "").split()
+    given = {
+        "contact": fields.get("contact", ""),
+        "model": fields.get("model", "").strip() or None,
+        "text": fields.get("text") or None,
+        "sources": sources or None,
+    }
+    made = receive(visit, checked(AskedCase, given), desk)
+    return render(
+        visit, "ask.html", status=201, may_ask=True, longest_contact=LONGEST_CONTACT, made=made
+    )
+
+
+@requests.get("/ask/{case}/{key}")
+def standing(visit: VisitDep, case: CasePath, key: Key, _desk: DeskDep) -> HTMLResponse:
+    row = shown_case(visit, case, key)
+    store.shown(visit.session, row, by=visit.by)
+    page = render(visit, "asked.html", case=row, answer=answer_of(row), key=key)
+    visit.session.commit()
+    return page
+
+
+@requests.get("/ask/{case}/{key}/answer.dsse.json")
+def download_by_key(visit: VisitDep, case: CasePath, key: Key, _desk: DeskDep) -> Response:
+    return envelope(answer_bytes(visit, case, key))
+
+
+def envelope(data: bytes) -> Response:
+    return Response(data, media_type=DSSE, headers={**HEADERS, "Content-Disposition": DOWNLOAD})
+
+
+def answer_of(row: RightsCase) -> CaseAnswer | None:
+    """What the requester is told; None while nothing is."""
+    if row.answer is None:
+        return None
+    return read(CaseAnswer, Envelope.parse(row.answer, where=row.id)).document
 
 
 @router.get("/cases")
 def listing(
     visit: VisitDep, _desk: DeskDep, page: PageDep, state: Annotated[str, Query(max_length=32)] = ""
 ) -> HTMLResponse:
+    chosen = CaseState.__members__.get(state)
     statement = select(RightsCase).where(cases(visit.caller))
-    chosen = next((each for each in CaseState if each == state), None)
-    if chosen is not None:
-        statement = statement.where(col(RightsCase.state) == chosen)
-    rows, after = page.rows(visit.session, statement, _COLUMNS, [str, str], descending=True)
-    return render(
-        visit,
-        "cases.html",
-        cases=rows,
-        after=after,
-        states=list(CaseState),
-        chosen=chosen,
+    rows, after = page.rows(
+        visit.session,
+        filtered(statement, (RightsCase.state, chosen)),
+        [RightsCase.received, RightsCase.id],
+        descending=True,
     )
+    states = list(CaseState)
+    return render(visit, "cases.html", cases=rows, after=after, states=states, chosen=chosen)
 
 
 @router.get("/cases/{case}")
@@ -80,7 +144,7 @@ def of_case(visit: VisitDep, case: CasePath, _desk: DeskDep) -> HTMLResponse:
 
 @router.get("/cases/{case}/answer.dsse.json")
 def download(visit: VisitDep, case: CasePath, _desk: DeskDep) -> Response:
-    return envelope(routes.answer_bytes(visit, case, None))
+    return envelope(answer_bytes(visit, case, None))
 
 
 @router.post("/cases/{case}/search")

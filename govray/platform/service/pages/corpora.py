@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -13,7 +11,7 @@ from sqlmodel import col
 
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import PageDep
-from govray.platform.service.identity.visit import Visit, VisitDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import attestation_href, version_href
 from govray.platform.service.routes.corpora import Use, signed_credentials, uses_of
@@ -22,22 +20,7 @@ from govray.platform.service.visible.visible_corpora import credentials, find_co
 from govray.platform.service.visible.visible_corpora import uses as visible_uses
 from govray.platform.store.tables import Corpus, CorpusUse, Credential
 
-_NAME: Any = Corpus.name
-
 router = APIRouter(dependencies=[CORPUS_READERS])
-
-
-@dataclass(frozen=True)
-class CorpusRow:
-    """A corpus in the listing, by its newest credential."""
-
-    name: str
-    supplier: str
-    license: str
-    category: str
-    sensitivity: str
-    records: int | None
-    models: int
 
 
 @router.get("/corpora")
@@ -47,12 +30,7 @@ def listing(
     statement = select(Corpus).where(own_corpora(visit.caller))
     if named:
         statement = statement.where(col(Corpus.name).icontains(named, autoescape=True))
-    rows, after = page.rows(visit.session, statement, [_NAME], [str])
-    corpora = _described(visit, rows)
-    return render(visit, "corpora.html", corpora=corpora, after=after, named=named)
-
-
-def _described(visit: Visit, rows: Sequence[Corpus]) -> list[CorpusRow]:
+    rows, after = page.rows(visit.session, statement, [Corpus.name])
     names = [row.name for row in rows]
     newest = {
         each.corpus: each
@@ -69,22 +47,14 @@ def _described(visit: Visit, rows: Sequence[Corpus]) -> list[CorpusRow]:
         )
         .group_by(col(CorpusUse.corpus))
     )
-    used = {row[0]: row[1] for row in counted}
-    found = []
-    for row in rows:
-        credential = newest.get(row.name)
-        found.append(
-            CorpusRow(
-                name=row.name,
-                supplier=row.supplier,
-                license=credential.license if credential else "",
-                category=credential.category if credential else "unknown",
-                sensitivity=row.sensitivity,
-                records=credential.records if credential else None,
-                models=used.get(row.name, 0),
-            )
-        )
-    return found
+    return render(
+        visit,
+        "corpora.html",
+        corpora=[(row, newest.get(row.name)) for row in rows],
+        used=dict(counted.tuples().all()),
+        after=after,
+        named=named,
+    )
 
 
 @router.get("/corpora/{corpus}")

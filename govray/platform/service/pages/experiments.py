@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.pagination import PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
@@ -25,8 +25,8 @@ from govray.platform.service.pages.charts.curves import (
     summaries,
 )
 from govray.platform.service.pages.charts.search_plots import search_plots
-from govray.platform.service.pages.form_fields import form_of
-from govray.platform.service.pages.rendering import HEADERS, render
+from govray.platform.service.pages.form_fields import form_of, then
+from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
 from govray.platform.service.routes.experiments import (
     TAGGERS,
@@ -36,6 +36,7 @@ from govray.platform.service.routes.experiments import (
     may_tag,
     tag,
 )
+from govray.platform.service.routes.logs import folder_of
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_models import whole_attestations
@@ -48,27 +49,17 @@ SHADES = 6
 WIDTH, HEIGHT = 600.0, 160.0
 
 
-@dataclass(frozen=True)
-class HistogramBar:
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
-
-
-def bars(histogram: Histogram) -> list[HistogramBar]:
+def bars(histogram: Histogram) -> list[dict[str, Any]]:
     """The bars, as wide as what lies between their edges, in a drawing of `WIDTH` by `HEIGHT`."""
     low, high = histogram.edges[0], histogram.edges[-1]
     most = max(histogram.counts) or 1
     drawn = []
-    for count, left, right in zip(
-        histogram.counts, histogram.edges, histogram.edges[1:], strict=False
-    ):
+    for count, (left, right) in zip(histogram.counts, pairwise(histogram.edges), strict=False):
         height = HEIGHT * count / most
         x, end = ((edge - low) / (high - low) * WIDTH for edge in (left, right))
         title = f"{left:.4g} to {right:.4g}: {count:,}"
-        drawn.append(HistogramBar(x, HEIGHT - height, end - x, height, title))
+        place = {"x": x, "y": HEIGHT - height, "width": end - x, "height": height}
+        drawn.append({**place, "title": title})
     return drawn
 
 
@@ -100,7 +91,7 @@ def latest(visit: Visit) -> list[tuple[Experiment, int]]:
     """The newest experiments that the caller may read, each with the number of its trials."""
     statement = select(Experiment).where(visible_runs.experiments(visit.caller))
     statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
-    return _counted(visit.session, visit.session.execute(statement).scalars().all())
+    return _counted(visit.session, visit.session.scalars(statement).all())
 
 
 def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
@@ -117,11 +108,12 @@ def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experim
 def listing(
     visit: VisitDep, page: PageDep, state: Annotated[str, Query(max_length=32)] = ""
 ) -> HTMLResponse:
-    statement = select(Experiment).where(visible_runs.experiments(visit.caller))
-    if state in ExperimentState.__members__:
-        statement = statement.where(col(Experiment.state) == ExperimentState(state))
-    columns: list[Any] = [Experiment.started, Experiment.id]
-    rows, after = page.rows(visit.session, statement, columns, [str, str], descending=True)
+    statement = filtered(
+        select(Experiment).where(visible_runs.experiments(visit.caller)),
+        (Experiment.state, ExperimentState.__members__.get(state)),
+    )
+    order = (Experiment.started, Experiment.id)
+    rows, after = page.rows(visit.session, statement, order, descending=True)
     return render(
         visit,
         "experiments.html",
@@ -150,27 +142,17 @@ def experiment_page(
     """The page of an experiment. ``tags_given``: what the form of tags has; None: the tags that
     there are. ``tags_wrong``: why that was refused, so that the answer is a 422."""
     experiment = known.id
-    trials = (
-        visit.session.execute(
-            select(Trial)
-            .where(col(Trial.experiment) == experiment)
-            .order_by(col(Trial.started), col(Trial.id))
-            .limit(MOST_TRIALS)
-        )
-        .scalars()
-        .all()
-    )
-    decisions = (
-        visit.session.execute(
-            select(Decision)
-            .join(Trial, col(Trial.id) == col(Decision.trial))
-            .where(col(Trial.experiment) == experiment)
-            .order_by(col(Decision.at), col(Decision.trial), col(Decision.number))
-            .limit(MOST_DECISIONS)
-        )
-        .scalars()
-        .all()
-    )
+    own = col(Trial.experiment) == experiment
+    trials = visit.session.scalars(
+        select(Trial).where(own).order_by(col(Trial.started), col(Trial.id)).limit(MOST_TRIALS)
+    ).all()
+    decisions = visit.session.scalars(
+        select(Decision)
+        .join(Trial, col(Trial.id) == col(Decision.trial))
+        .where(own)
+        .order_by(col(Decision.at), col(Decision.trial), col(Decision.number))
+        .limit(MOST_DECISIONS)
+    ).all()
     names = varied(trials)
     tags = tags_of(visit.session, [experiment]).get(experiment, [])
     return render(
@@ -211,22 +193,18 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
     trial = known.id
     lines = lines_of(visit.session, trial, first=view.first, last=view.last)
     live = known.state in _LIVE
-    decisions = (
-        visit.session.execute(
-            select(Decision)
-            .where(col(Decision.trial) == trial)
-            .order_by(col(Decision.step), col(Decision.number))
-            .limit(MOST_DECISIONS)
-        )
-        .scalars()
-        .all()
-    )
-    checkpoints = visit.session.execute(
+    decisions = visit.session.scalars(
+        select(Decision)
+        .where(col(Decision.trial) == trial)
+        .order_by(col(Decision.step), col(Decision.number))
+        .limit(MOST_DECISIONS)
+    ).all()
+    checkpoints = visit.session.scalars(
         select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
-    ).scalars()
-    attested = visit.session.execute(
+    )
+    attested = visit.session.scalars(
         select(Attestation).where(col(Attestation.run) == trial, whole_attestations(visit.caller))
-    ).scalars()
+    )
     return render(
         visit,
         "trial.html",
@@ -245,7 +223,7 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
-        figures=newest(_folder(visit.session, known)),
+        figures=newest(folder_of(visit.session, known)),
         bars=bars,
         shades=shades,
         **_KINDS,
@@ -264,15 +242,10 @@ def image(
     file: Annotated[str, Path(pattern=r"^[0-9a-f]{16}-[0-9]{9}\.json$")],
 ) -> Response:
     """A picture that the run reported, as the PNG file that it is."""
-    found = one(_folder(session, known), file)
+    found = one(folder_of(session, known), file)
     if found is None or not isinstance(found.figure, PngImage):
         raise Problem(404, "No such figure", "the run keeps no picture of this name")
     return Response(found.figure.data, media_type="image/png")
-
-
-def _folder(session: Session, trial: Trial) -> str:
-    storage = session.get_one(Experiment, trial.experiment).storage
-    return f"{storage.rstrip('/')}/{trial.folder}"
 
 
 _LONGEST = 2000
@@ -299,5 +272,4 @@ def save(
     if why:
         return experiment_page(visit, known, tags_given=given, tags_wrong=why)
     tag(visit.session, visit.audit, known.id, tags)
-    there = f"/experiments/{quote(known.id, safe='')}"
-    return RedirectResponse(there, status_code=303, headers=HEADERS)
+    return then(f"/experiments/{quote(known.id, safe='')}")

@@ -65,6 +65,14 @@ def then(path: str) -> RedirectResponse:
     return RedirectResponse(path, status_code=303, headers=HEADERS)
 
 
+Form = TypeVar("Form")
+
+
+def filled_in(form: type[Form], fields: Fields) -> Form:
+    """A form as somebody filled it in: a dataclass of texts, with what its page left out."""
+    return form(**{name: fields[name] for name in form.__annotations__ if name in fields})
+
+
 Model = TypeVar("Model", bound=BaseModel)
 
 

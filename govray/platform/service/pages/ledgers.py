@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from fastapi.responses import HTMLResponse
@@ -29,16 +29,13 @@ MOST_ENTRIES = 20_000
 
 _KIND = b'"kind":"entropyProfile"'
 
-_RUN: Any = Ledger.run
-
 router = APIRouter()
 
 
 @router.get("/ledgers")
 def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
-    rows, after = page.rows(
-        visit.session, select(Ledger).where(ledgers(visit.caller)), [_RUN], [str]
-    )
+    readable = select(Ledger).where(ledgers(visit.caller))
+    rows, after = page.rows(visit.session, readable, [Ledger.run])
     return render(visit, "ledgers.html", ledgers=rows, after=after)
 
 

@@ -27,14 +27,15 @@ from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.caller import permitted
 from govray.platform.service.identity.roles import submits
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import Fields, FormDep, then
+from govray.platform.service.pages.form_fields import FormDep, filled_in, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import submissions
-from govray.platform.service.routes.submissions import ACTS, NAME
+from govray.platform.service.routes.submissions import NAME
+from govray.platform.service.visible.readers import SUBMITTERS
 from govray.platform.store.experiment_tags import MOST_TAGS
 from govray.platform.store.submissions import LONGEST_CONFIG
 
-router = APIRouter(dependencies=[ACTS])
+router = APIRouter(dependencies=[SUBMITTERS])
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Filled:
 
 
 def may_start(caller: Caller) -> bool:
-    """Whether there may be a project that ``caller`` can submit to, as `ACTS`."""
+    """Whether there may be a project that ``caller`` can submit to, as `SUBMITTERS`."""
     bound = submits(caller) and caller.has("write")
     return bound or permitted(caller, ("admin", "engineer"), "write")
 
@@ -110,7 +111,7 @@ def form(
 
 @router.post("/new")
 def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
-    filled = _filled(fields)
+    filled = filled_in(Filled, fields)
     if "change" in fields:
         return _form(visit, filled)
     try:
@@ -129,21 +130,14 @@ def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
 
 @router.post("/submissions")
 def submit(visit: VisitDep, fields: FormDep) -> Response:
-    filled = _filled(fields)
+    filled, state = filled_in(Filled, fields), visit.request.app.state
     try:
-        state = visit.request.app.state
         row = acting.submit(
             visit.session, visit.caller, filled.asked(), state.check, state.register
         )
     except (Problem, Refused) as error:
         return _again(visit, filled, error)
     return then(f"/submissions/{row.id}")
-
-
-def _filled(fields: Fields) -> Filled:
-    """The form, with the ends of lines that files have."""
-    known = {name: fields[name] for name in Filled.__annotations__ if name in fields}
-    return Filled(**{name: value.replace("\r\n", "\n") for name, value in known.items()})
 
 
 def _again(visit: Visit, filled: Filled, error: Problem | Refused) -> HTMLResponse:

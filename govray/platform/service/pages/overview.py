@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import col
 
-from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.pagination import PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages import experiments
 from govray.platform.service.pages.form_fields import form_of
@@ -44,19 +44,16 @@ def overview(visit: VisitDep) -> HTMLResponse:
 
 
 def _totals(visit: Visit) -> list[tuple[str, int]]:
+    caller, counting = visit.caller, select(func.count())
     counted = {
-        "attested models": select(func.count())
-        .select_from(Attestation)
-        .where(attestations(visit.caller)),
-        "ledgers": select(func.count()).select_from(Ledger).where(ledgers(visit.caller)),
+        "attested models": counting.select_from(Attestation).where(attestations(caller)),
+        "ledgers": counting.select_from(Ledger).where(ledgers(caller)),
     }
-    if reads_corpora(visit.caller):
-        counted["corpora"] = (
-            select(func.count()).select_from(Corpus).where(own_corpora(visit.caller))
-        )
-    if reads_runs(visit.caller):
-        counted["runs"] = select(func.count()).select_from(Trial).where(trials(visit.caller))
-    if is_staff(visit.caller):
+    if reads_corpora(caller):
+        counted["corpora"] = counting.select_from(Corpus).where(own_corpora(caller))
+    if reads_runs(caller):
+        counted["runs"] = counting.select_from(Trial).where(trials(caller))
+    if is_staff(caller):
         counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
     return [(name, visit.session.execute(query).scalar_one()) for name, query in counted.items()]
 
@@ -83,18 +80,9 @@ async def _text(request: Request) -> bytes:
 @router.post("/search", dependencies=[CORPUS_READERS])
 def search(visit: VisitDep, text: Annotated[bytes, Depends(_text)]) -> HTMLResponse:
     """The same answer as the script gives, but for proofs: those are checked in a browser."""
-    answer = None
-    if text:
-        digest = hashlib.sha256(text).hexdigest()
-        answer = answer_of(visit, digest, 0)
-    return render(
-        visit,
-        "search.html",
-        status=200 if text else 422,
-        reads=True,
-        answer=answer,
-        missing=not text,
-    )
+    answer = answer_of(visit, hashlib.sha256(text).hexdigest(), 0) if text else None
+    status = 200 if text else 422
+    return render(visit, "search.html", status=status, reads=True, answer=answer, missing=not text)
 
 
 @router.get("/views")
@@ -103,7 +91,6 @@ def views(visit: VisitDep) -> HTMLResponse:
 
 
 Filter = Annotated[str, Query(max_length=200)]
-_NUMBER: Any = AuditEntry.number
 
 
 @router.get("/audit", dependencies=[AUDITORS])
@@ -111,10 +98,10 @@ def audit_log(
     visit: VisitDep, page: PageDep, user: Filter = "", subject: Filter = "", action: Filter = ""
 ) -> HTMLResponse:
     row = AuditEntry
-    statement = select(row).where(audit_entries(visit.caller))
     given = {"user": user.strip(), "subject": subject.strip(), "action": action.strip()}
-    for name, value in given.items():
-        if value:
-            statement = statement.where(col(getattr(row, name)) == value)
-    rows, after = page.rows(visit.session, statement, [_NUMBER], [int], descending=True)
+    statement = filtered(
+        select(row).where(audit_entries(visit.caller)),
+        *((getattr(row, name), value or None) for name, value in given.items()),
+    )
+    rows, after = page.rows(visit.session, statement, [col(row.number)], descending=True)
     return render(visit, "audit.html", entries=rows, after=after, given=given)

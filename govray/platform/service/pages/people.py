@@ -6,8 +6,6 @@ no cache.
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
@@ -17,24 +15,20 @@ from govray.platform.service.identity.caller import ROLES, SCOPES
 from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, checked, field, then
-from govray.platform.service.pages.projects import SIGNED_IN
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import tokens as routes
 from govray.platform.service.routes.role_bindings import ADMINS, WATCHERS
 from govray.platform.service.routes.tokens import NewToken, own
-from govray.platform.service.visible.readers import administers
+from govray.platform.service.visible.readers import SIGNED_IN, administers
 from govray.platform.store import role_bindings
 from govray.platform.store.tables import GroupMember, Token, User
 
 router = APIRouter()
 
-_USER: Any = User.name
-_TOKEN: list[Any] = [Token.user, Token.id]
-
 
 @router.get("/users", dependencies=[WATCHERS])
 def users(visit: VisitDep, page: PageDep) -> HTMLResponse:
-    rows, after = page.rows(visit.session, select(User), [_USER], [str])
+    rows, after = page.rows(visit.session, select(User), [User.name])
     m = GroupMember
     groups: dict[str, list[str]] = {}
     found = select(col(m.user), col(m.group)).where(col(m.user).in_([row.name for row in rows]))
@@ -83,7 +77,7 @@ def revoke(visit: VisitDep, fields: FormDep) -> Response:
 
 def _tokens(visit: Visit, page: Page, told: dict[str, str] | None = None) -> HTMLResponse:
     statement = select(Token).where(own(visit.caller))
-    rows, after = page.rows(visit.session, statement, _TOKEN, [str, str])
+    rows, after = page.rows(visit.session, statement, [Token.user, Token.id])
     admin = administers(visit.caller)
     return render(
         visit,

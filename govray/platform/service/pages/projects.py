@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlmodel import col
@@ -12,7 +12,6 @@ from sqlmodel import col
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.project_rules import demand, demand_manage, find_project
-from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -21,18 +20,16 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import projects as routes
 from govray.platform.service.routes import role_bindings as role_routes
 from govray.platform.service.routes.role_bindings import NewBinding
-from govray.platform.service.visible.readers import administers
+from govray.platform.service.visible.readers import SIGNED_IN, administers
 from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings
 from govray.platform.store.role_bindings import ROLES
 from govray.platform.store.tables import Project, RoleBinding, Workspace
 
-SIGNED_IN = Depends(require("admin", "engineer", "auditor", "supplier", "member"))
 MOST_ROLES = 200
 
 Name = Annotated[str, Path(max_length=63)]
-_COLUMN: Any = Project.name
 
 router = APIRouter(dependencies=[SIGNED_IN])
 
@@ -40,7 +37,7 @@ router = APIRouter(dependencies=[SIGNED_IN])
 @router.get("/projects")
 def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
     statement = select(Project).where(project_rules.projects(visit.caller))
-    rows, after = page.rows(visit.session, statement, [_COLUMN], [str])
+    rows, after = page.rows(visit.session, statement, [Project.name])
     return render(
         visit,
         "projects.html",
@@ -81,16 +78,9 @@ def make_workspace(visit: VisitDep, fields: FormDep) -> Response:
 def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
     row = find_project(visit.session, visit.caller, project)
     b = RoleBinding
-    roles = (
-        visit.session.execute(
-            select(b)
-            .where(_around(row))
-            .order_by(col(b.scope), col(b.subject_kind), col(b.subject), col(b.role))
-            .limit(MOST_ROLES + 1)
-        )
-        .scalars()
-        .all()
-    )
+    order = (col(b.scope), col(b.subject_kind), col(b.subject), col(b.role))
+    around = select(b).where(_around(row)).order_by(*order)
+    roles = visit.session.scalars(around.limit(MOST_ROLES + 1)).all()
     return render(
         visit,
         "project.html",

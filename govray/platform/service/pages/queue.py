@@ -1,36 +1,48 @@
-"""The queue: who works on it, what each pool holds, what runs and what waits.
+"""The queue: who works on it, what each pool holds, what runs and what waits. And one submission.
 
 Staff sees all of it, and others what is submitted to projects that they see. So for whom an entry
 gave slots back is named to staff alone.
 
 How many slots a pool has is in the store from the first pass of a reconciler on.
+
+A button is there for who may press it, in a state in which it means something. Whoever sends the
+form all the same is answered as over ``/v1``. Killing loses steps, so a page asks first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import Integer, cast, func, select
-from sqlmodel import Session, col
+from sqlmodel import col
 
-from govray.governance.formats.document import format_time
-from govray.platform.service.identity.pagination import Page, PageDep
+from govray.platform.service.acting import acting
+from govray.platform.service.acting.acting import Act, Verb
+from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.identity.pagination import PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
+from govray.platform.service.pages.form_fields import FormDep, then
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
+from govray.platform.service.routes.submissions import ID
 from govray.platform.service.visible.reach import is_staff
 from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import (
+    experiments,
+    find_submission,
+    reads_file,
+    trials,
+)
 from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import pools as stated
 from govray.platform.store import submissions
 from govray.platform.store.leases import RECONCILER
+from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import HELD
-from govray.platform.store.tables import Lease, Submission
+from govray.platform.store.submissions import ENDED, HELD
+from govray.platform.store.tables import Experiment, Lease, Submission, Trial
 
 MOST_HELD = 200
 
@@ -45,36 +57,38 @@ _SHOWN: tuple[Any, ...] = (
 """Columns of a listing: without the files."""
 
 
-@dataclass(frozen=True)
-class PoolUse:
-    """What a pool's entries hold, and what they wait for. ``slots``: None if nobody knows."""
+Id = Annotated[str, Path(pattern=ID)]
 
-    name: str
-    slots: int | None
-    running: int
-    held: int
-    waiting: int
-    wanted: int
-
-
-@dataclass(frozen=True)
-class Work:
-    """Whether somebody works on the queue. ``until``: when the last lease ends, or ended."""
-
-    going_on: bool
-    until: str | None
+VERBS: dict[str, Verb] = {
+    "stop": "stop",
+    "kill": "kill",
+    "resume": "resume",
+    "archive": "archive",
+    "unarchive": "unarchive",
+}
+ASKED_FIRST = frozenset({"kill"})
+"""What a page of its own asks about before it is done."""
 
 
 @router.get("/queue")
 def queue(visit: VisitDep, page: PageDep) -> HTMLResponse:
-    held = _held(visit)
-    waiting, after = _waiting(visit, page)
+    s = Submission
+    running = select(*_SHOWN).where(col(s.state).in_(HELD), readable(visit.caller))
+    order = (col(s.pool), col(s.started), col(s.id))
+    held = visit.session.execute(running.order_by(*order).limit(MOST_HELD + 1)).all()
+    # In the order of turns, in one direction for all columns: so a cursor can name a position.
+    turn = cast(-col(s.priority), Integer).label("turn")
+    queued = col(s.state) == SubmissionState.QUEUED
+    statement = select(*_SHOWN, turn).where(queued, readable(visit.caller))
+    waiting, after = page.rows(visit.session, statement, [s.pool, turn, s.submitted, s.id])
+    lease = visit.session.get(Lease, RECONCILER)
     return render(
         visit,
         "queue.html",
         pools=_pools(visit),
         whole=is_staff(visit.caller),
-        work=_work(visit.session, visit.request),
+        until=lease.until if lease else None,
+        going_on=lease is not None and lease.until > visit.at,
         held=held[:MOST_HELD],
         more_held=len(held) > MOST_HELD,
         waiting=waiting,
@@ -92,15 +106,14 @@ def listing(
     user: Annotated[str, Query(max_length=256)] = "",
     archived: Annotated[str, Query(max_length=8)] = "",
 ) -> HTMLResponse:
-    statement: Any = select(*_SHOWN).where(
-        col(Submission.archived).is_(archived == "yes"), readable(visit.caller)
+    s = Submission
+    statement = filtered(
+        select(*_SHOWN).where(readable(visit.caller)),
+        *((s.archived, archived == "yes"), (s.user, user or None)),
+        (s.state, SubmissionState.__members__.get(state)),
     )
-    if state in SubmissionState.__members__:
-        statement = statement.where(col(Submission.state) == SubmissionState(state))
-    if user:
-        statement = statement.where(col(Submission.user) == user)
-    columns: list[Any] = [Submission.submitted, Submission.id]
-    rows, after = page.rows(visit.session, statement, columns, [str, str], descending=True)
+    order = (s.submitted, s.id)
+    rows, after = page.rows(visit.session, statement, order, descending=True)
     return render(
         visit,
         "submissions.html",
@@ -114,7 +127,8 @@ def listing(
     )
 
 
-def _pools(visit: Visit) -> list[PoolUse]:
+def _pools(visit: Visit) -> list[tuple[str, int | None, list[int]]]:
+    """Name and slots of each pool, None if nobody knows. What its entries hold, and wait for."""
     s = Submission
     slots = func.coalesce(col(s.held), col(s.slots))
     counted = visit.session.execute(
@@ -128,28 +142,69 @@ def _pools(visit: Visit) -> list[PoolUse]:
         waiting = [row for row in own if row[1] == SubmissionState.QUEUED]
         holding = [row for row in own if row[1] != SubmissionState.QUEUED]
         sums = [sum(row[i] for row in rows) for rows in (holding, waiting) for i in (2, 3)]
-        found.append(PoolUse(name, sizes.get(name), *sums))
+        found.append((name, sizes.get(name), sums))
     return found
 
 
-def _work(session: Session, request: Request) -> Work:
-    lease = session.get(Lease, RECONCILER)
-    if lease is None:
-        return Work(False, None)
-    return Work(lease.until > format_time(request.app.state.clock()), lease.until)
+@router.get("/submissions/{submission}")
+def of_submission(
+    visit: VisitDep, submission: Id, ask: Annotated[str, Query(max_length=16)] = ""
+) -> HTMLResponse:
+    row = find_submission(visit.session, visit.caller, submission)
+    allowed = [verb for verb in _meaningful(row) if allows(visit, row, verb)]
+    return render(
+        visit,
+        "submission.html",
+        row=row,
+        file=row.config if reads_file(visit.session, visit.caller, row) else None,
+        place=submissions.places(visit.session, [row.id]).get(row.id),
+        allowed=allowed,
+        asked_first=ASKED_FIRST,
+        asking=ask if ask in allowed and ask in ASKED_FIRST else "",
+        forks=row.kind in RUN_KINDS and allows(visit, row, "submit"),
+        run=_run(visit, row),
+    )
 
 
-def _held(visit: Visit) -> Sequence[Any]:
-    statement = select(*_SHOWN).where(col(Submission.state).in_(HELD), readable(visit.caller))
-    order = (col(Submission.pool), col(Submission.started), col(Submission.id))
-    return visit.session.execute(statement.order_by(*order).limit(MOST_HELD + 1)).all()
+@router.post("/submissions/{submission}/{verb}")
+def act(
+    visit: VisitDep, submission: Id, verb: Annotated[str, Path(max_length=16)], _fields: FormDep
+) -> Response:
+    if verb not in VERBS:
+        raise not_found("action", verb)
+    row = acting.ask(visit.session, visit.caller, submission, VERBS[verb])
+    return then(f"/submissions/{row.id}")
 
 
-def _waiting(visit: Visit, page: Page) -> tuple[Sequence[Any], str | None]:
-    """What waits, by pool and in the order in which it is its turn."""
-    # One direction for all columns, so that a cursor can name a position.
-    turn = cast(-col(Submission.priority), Integer).label("turn")
-    queued = col(Submission.state) == SubmissionState.QUEUED
-    statement = select(*_SHOWN, turn).where(queued, readable(visit.caller))
-    columns: list[Any] = [Submission.pool, turn, Submission.submitted, Submission.id]
-    return page.rows(visit.session, statement, columns, [str, int, str, str])
+def _meaningful(row: Submission) -> list[Verb]:
+    """What can be asked of it in its state, in the order of the buttons."""
+    found = [VERBS[verb] for verb in submissions.asks(row.state)]
+    if row.archived:
+        found.append("unarchive")
+    elif row.state in ENDED:
+        found.append("archive")
+    return found
+
+
+def allows(visit: Visit, row: Any, verb: Verb, **more: Any) -> bool:
+    """Whether the caller may do this with an entry of the queue. ``more``: fields of `Act`."""
+    owner = None if verb == "submit" else row.user
+    placed = {"pool": row.pool, "priority": row.priority, "slots": row.slots}
+    try:
+        act = Act(verb=verb, owner=owner, **placed, **more)
+        acting.may_act(visit.session, visit.caller, row.project, act)
+    except Problem:
+        return False
+    return True
+
+
+def _run(visit: Visit, row: Submission) -> str | None:
+    """Where the run or search that it became is shown, if it is indexed."""
+    for table, seen, place in (
+        (Trial, trials(visit.caller), "trials"),
+        (Experiment, experiments(visit.caller), "experiments"),
+    ):
+        found = select(col(table.id)).where(col(table.id) == row.run, seen)
+        if row.run is not None and visit.session.execute(found).first() is not None:
+            return f"/{place}/{row.run}"
+    return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -31,30 +30,12 @@ from govray.platform.store.tables import Attestation, ModelVersion
 LATEST = 8
 
 
-@dataclass(frozen=True)
-class ModelRow:
-    """One model in a listing. What is None is not for this caller, or not known."""
+ModelRow = dict[str, str | None]
 
-    href: str
-    name: str
-    version: str | None
-    stage: str | None
-    run: str | None
-    signer: str | None
-    policy: str | None
-    assurance: str | None
-    finished: str | None
-
-
+_WHOLE = ("run", "signer", "assurance", "finished")
+"""What only those see of a model who read its attestation whole."""
 _LISTED: tuple[Any, ...] = (
-    col(Attestation.digest),
-    col(Attestation.name),
-    col(Attestation.run),
-    col(Attestation.signer),
-    col(Attestation.assurance),
-    col(Attestation.started),
-    col(Attestation.finished),
-    col(Attestation.public),
+    *(getattr(Attestation, name) for name in ("digest", "name", "started", "public", *_WHOLE)),
     col(tables.Policy.name).label("policy_name"),
     col(tables.Policy.version).label("policy_version"),
 )
@@ -73,14 +54,7 @@ def model_rows(visit: Visit, *, page: Page | None = None) -> tuple[list[ModelRow
     is not for suppliers.
     """
     statement = (
-        select(
-            *_LISTED,
-            within(visit.caller).label("within"),
-            _MODEL,
-            _VERSION,
-            col(ModelVersion.stage),
-        )
-        .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+        _models(visit, _MODEL, _VERSION, col(ModelVersion.stage))
         .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
         .where(attestations(visit.caller))
     )
@@ -88,13 +62,9 @@ def model_rows(visit: Visit, *, page: Page | None = None) -> tuple[list[ModelRow
     following = None
     if page is None:
         order = [each.desc() for each in columns]
-        rows: Sequence[Row[Any]] = visit.session.execute(
-            statement.order_by(*order).limit(LATEST)
-        ).all()
+        rows = visit.session.execute(statement.order_by(*order).limit(LATEST)).all()
     else:
-        rows, following = page.rows(
-            visit.session, statement, columns, [str] * len(columns), descending=True
-        )
+        rows, following = page.rows(visit.session, statement, columns, descending=True)
     return [_listed(visit.caller, row) for row in rows], following
 
 
@@ -103,37 +73,30 @@ def version_rows(visit: Visit, model: str, page: Page) -> tuple[list[ModelRow], 
     v = ModelVersion
     columns: list[Any] = [v.major, v.minor, v.patch]
     statement = (
-        select(
-            *_LISTED,
-            within(visit.caller).label("within"),
-            *columns,
-            col(v.model),
-            col(v.version),
-            col(v.stage),
-        )
-        .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+        _models(visit, *columns, col(v.model), col(v.version), col(v.stage))
         .join(v, col(v.attestation) == col(Attestation.digest))
         .where(col(v.model) == model, versions(visit.caller))
     )
-    rows, following = page.rows(
-        visit.session, statement, columns, [int] * len(columns), descending=True
-    )
+    rows, following = page.rows(visit.session, statement, columns, descending=True)
     return [_listed(visit.caller, row) for row in rows], following
 
 
+def _models(visit: Visit, *more: Any) -> Any:
+    listed = select(*_LISTED, within(visit.caller).label("within"), *more)
+    return listed.join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+
+
 def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
-    whole = reads_whole(caller, row)
-    return ModelRow(
-        href=version_href(row.model, row.version) if row.model else attestation_href(row.digest),
-        name=row.model or row.name,
-        version=row.version or None,
-        stage=row.stage if reads_registry(caller, row) else None,
-        run=row.run if whole else None,
-        signer=row.signer if whole else None,
-        policy=f"{row.policy_name} v{row.policy_version}" if whole else None,
-        assurance=row.assurance if whole else None,
-        finished=row.finished if whole else None,
-    )
+    """One model in a listing. What is None is not for this caller, or not known."""
+    found: ModelRow = {
+        "href": version_href(row.model, row.version) if row.model else attestation_href(row.digest),
+        "name": row.model or row.name,
+        "version": row.version or None,
+        "stage": row.stage if reads_registry(caller, row) else None,
+        "policy": f"{row.policy_name} v{row.policy_version}",
+        **{name: getattr(row, name) for name in _WHOLE},
+    }
+    return found if reads_whole(caller, row) else found | dict.fromkeys(("policy", *_WHOLE))
 
 
 def version_href(model: str, version: str) -> str:

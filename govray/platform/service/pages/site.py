@@ -31,7 +31,6 @@ from govray.platform.service.identity import session_cookie
 from govray.platform.service.identity.caller import PUBLIC
 from govray.platform.service.identity.session_cookie import COOKIE, FORMER
 from govray.platform.service.pages import (
-    case_requests,
     cases,
     comparison,
     corpora,
@@ -47,7 +46,6 @@ from govray.platform.service.pages import (
     queue,
     runs,
     signing_in,
-    submissions,
     tasks,
 )
 from govray.platform.service.pages.rendering import page
@@ -99,14 +97,11 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, runs, comparison),
-    logs,
-    *(ledgers, signing_in),
-    *(queue, tasks, new_experiment, submissions, promotion),
-    *(projects, people),
-    *(case_requests, cases),
+    *(overview, models, corpora, experiments, runs, comparison, logs, ledgers, signing_in),
+    *(queue, tasks, new_experiment, promotion, projects, people, cases),
 ):
     router.include_router(_each.router)
+router.include_router(cases.requests)
 
 
 @router.get("/static/kinds.json")

@@ -21,18 +21,19 @@ from govray.errors import GovrayError
 from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import written
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import DEFAULT, Act
+from govray.platform.service.acting.acting import DEFAULT
 from govray.platform.service.http import problems
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.identity.pagination import Page, PageDep
+from govray.platform.service.identity.pagination import Page, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import Fields, FormDep, checked, then
+from govray.platform.service.pages.form_fields import FormDep, checked, filled_in, then
 from govray.platform.service.pages.new_experiment import may_start
+from govray.platform.service.pages.queue import allows
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.routes.submissions import ACTS, ID
+from govray.platform.service.routes.submissions import ID
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
-from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import submissions
 from govray.platform.store.states import SubmissionState
@@ -103,9 +104,9 @@ def listing(
     return _tasks(visit, page, filled, state=state, user=user)
 
 
-@router.post("/tasks", dependencies=[ACTS])
+@router.post("/tasks", dependencies=[SUBMITTERS])
 def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
-    filled = _filled(fields)
+    filled = filled_in(TaskForm, fields)
     try:
         submit_task(visit, filled.task(), filled.key or None)
     except (Problem, GovrayError) as error:
@@ -117,13 +118,13 @@ def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
     return then("/tasks")
 
 
-@router.post("/tasks/{task}/open", dependencies=[ACTS])
+@router.post("/tasks/{task}/open", dependencies=[SUBMITTERS])
 def enter(visit: VisitDep, task: Id, _fields: FormDep) -> HTMLResponse:
     opened = open_task(visit, task)
     return render(visit, "task_open.html", url=opened.url, seconds=opened.seconds)
 
 
-@router.post("/tasks/{task}/stop", dependencies=[ACTS])
+@router.post("/tasks/{task}/stop", dependencies=[SUBMITTERS])
 def stop(visit: VisitDep, task: Id, _fields: FormDep) -> Response:
     acting.ask(visit.session, visit.caller, find_task(visit, task).id, "stop")
     return then("/tasks")
@@ -139,15 +140,13 @@ def _tasks(
     user: str = "",
 ) -> HTMLResponse:
     s = Submission
-    statement: Any = columns_of(*_LISTED).where(
-        col(s.kind).in_(KINDS), col(s.archived).is_(False), readable(visit.caller)
+    statement = filtered(
+        columns_of(*_LISTED).where(col(s.kind).in_(KINDS), readable(visit.caller)),
+        *((s.archived, False), (s.user, user or None)),
+        (s.state, SubmissionState.__members__.get(state)),
     )
-    if state in SubmissionState.__members__:
-        statement = statement.where(col(s.state) == SubmissionState(state))
-    if user:
-        statement = statement.where(col(s.user) == user)
-    columns: list[Any] = [s.submitted, s.id]
-    rows, after = page.rows(visit.session, statement, columns, [str, str], descending=True)
+    order = (s.submitted, s.id)
+    rows, after = page.rows(visit.session, statement, order, descending=True)
     origins: TaskOrigins | None = visit.request.app.state.settings.tasks
     allowed = _allowed(visit, rows)
     running = SubmissionState.RUNNING
@@ -186,25 +185,6 @@ def _allowed(visit: Visit, rows: Sequence[Any]) -> set[str]:
     known: dict[tuple[str, str], bool] = {}
     for row in rows:
         if (key := (row.project, row.user)) not in known:
-            known[key] = _may(visit, row)
+            known[key] = allows(visit, row, "open", what="tasks")
     del held
     return {row.id for row in rows if known[row.project, row.user]}
-
-
-def _may(visit: Visit, row: Any) -> bool:
-    placed = {"pool": row.pool, "priority": row.priority, "slots": row.slots}
-    try:
-        acting.may_act(
-            visit.session,
-            visit.caller,
-            row.project,
-            Act(verb="open", what="tasks", owner=row.user, **placed),
-        )
-    except Problem:
-        return False
-    return True
-
-
-def _filled(fields: Fields) -> TaskForm:
-    known = {name: fields[name] for name in TaskForm.__annotations__ if name in fields}
-    return TaskForm(**{name: value.replace("\r\n", "\n") for name, value in known.items()})

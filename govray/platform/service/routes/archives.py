@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from typing import Annotated
 
 from anyio import fail_after, to_thread
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import Field
 from sqlmodel import Session
 from starlette.requests import ClientDisconnect
@@ -26,16 +26,12 @@ from govray.governance.submission.received_archive import ReceivedArchive, kept_
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
-from govray.platform.service.identity.roles import submits
 from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.visible.readers import SUBMITTERS
 from govray.storage.place import Place
 
-router = APIRouter(
-    tags=["archives"],
-    dependencies=[Depends(require("admin", "engineer", scope="write", bound=submits))],
-)
+router = APIRouter(tags=["archives"], dependencies=[SUBMITTERS])
 
 SECONDS = 900.0
 """For a whole upload: the largest archive takes 1.3 Mbit/s, which people have at home."""

@@ -17,14 +17,13 @@ from sqlalchemy import Row, func, select
 from sqlmodel import Session, col
 
 from govray.governance.formats.document import format_time
-from govray.governance.trust.revocation_list import Revoked
 from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
 from govray.governance.verify.steps import REVOCATIONS, STEPS
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import asked
 from govray.platform.service.identity.access import Caller, CallerDep
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_models
@@ -65,6 +64,15 @@ ENVELOPE_CONTENT: dict[str, Any] = {
         }
     }
 }
+
+ENVELOPE_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The DSSE envelope, byte for byte as it was signed.",
+        "content": ENVELOPE_CONTENT,
+    },
+}
+ENVELOPE_RESPONSES = {**ENVELOPE_RESPONSE, 304: {"description": "You have these bytes."}}
+IfNoneMatch = Annotated[str | None, Header(max_length=4096)]
 
 Sha256 = Annotated[
     str,
@@ -163,41 +171,23 @@ def listing(
     name: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Listing[AttestationItem]:
     """The attestations that you may read, the newest first."""
-    statement: Any = select(
-        col(Attestation.digest),
-        col(Attestation.name),
-        col(Attestation.public),
-        col(Attestation.run),
-        col(Attestation.signer),
-        col(Attestation.policy),
-        col(Attestation.trust_root),
-        col(Attestation.assurance),
-        col(Attestation.started),
-        col(Attestation.finished),
-        within(visit.caller).label("within"),
-    ).where(attestations(visit.caller))
+    caller = visit.caller
+    listed = columns_of(Attestation, AttestationItem)
+    statement: Any = select(*listed, within(caller).label("within")).where(attestations(caller))
     if run is not None:
-        statement = statement.where(col(Attestation.run) == run, whole_attestations(visit.caller))
-    if name is not None:
-        statement = statement.where(col(Attestation.name) == name)
-    columns = attestation_order(visit.caller)
-    rows, following = page.rows(
-        visit.session, statement, columns, [str] * len(columns), descending=True
-    )
+        statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))
+    statement = filtered(statement, (Attestation.name, name))
     lists: Lists = visit.request.app.state.revocations
     revoked = lists.look().revoked
-    return Listing(
-        items=[_item(visit.caller, row, revoked.get(row.digest)) for row in rows], next=following
-    )
 
+    def item(row: Row[Any]) -> AttestationItem:
+        found = AttestationItem(digest=row.digest, name=row.name, public=False)
+        if reads_whole(caller, row):
+            found = AttestationItem.model_validate(row)
+        since = format_time(revoked[row.digest].since) if row.digest in revoked else None
+        return found.model_copy(update={"revoked": since})
 
-def _item(caller: Caller, row: Row[Any], revoked: Revoked | None) -> AttestationItem:
-    if reads_whole(caller, row):
-        item = AttestationItem.model_validate(row)
-    else:
-        item = AttestationItem(digest=row.digest, name=row.name, public=False)
-    since = format_time(revoked.since) if revoked else None
-    return item.model_copy(update={"revoked": since})
+    return page.listing(visit.session, statement, attestation_order(caller), item, descending=True)
 
 
 @router.get("/attestations:by-subject")
@@ -221,21 +211,9 @@ def by_subject(visit: VisitDep, sha256: Sha256) -> Subjects:
     return Subjects(sha256=digest, items=[SubjectItem.model_validate(row) for row in rows])
 
 
-@router.get(
-    "/attestations/{digest}",
-    response_class=Response,
-    responses={
-        200: {
-            "description": "The DSSE envelope, byte for byte as it was signed.",
-            "content": ENVELOPE_CONTENT,
-        },
-        304: {"description": "You have these bytes."},
-    },
-)
+@router.get("/attestations/{digest}", response_class=Response, responses=ENVELOPE_RESPONSES)
 async def envelope(
-    visit: VisitDep,
-    digest: DigestPath,
-    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+    visit: VisitDep, digest: DigestPath, if_none_match: IfNoneMatch = None
 ) -> Response:
     """The exact bytes of an attestation, for those who may read it whole."""
     statement = select(

@@ -10,7 +10,7 @@ from sqlmodel import col, select
 
 from govray.governance.formats.document import Count, Timestamp
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.reach import in_projects
 from govray.platform.service.visible.readers import AUDITORS, RUN_READERS
@@ -52,18 +52,12 @@ def audit(
     Those of a workspace or project read what was done to it, and to what was submitted to it.
     """
     row = AuditEntry
-    statement = select(row).where(audit_entries(visit.caller))
-    for column, value in (
-        (row.user, user),
-        (row.subject, subject),
-        (row.action, action),
-        (row.outcome, outcome),
-    ):
-        if value is not None:
-            statement = statement.where(column == value)
-    columns = (col(row.number),)
-    kept, cursor = page.rows(visit.session, statement, columns, (int,), descending=True)
-    return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(
+        select(row).where(audit_entries(visit.caller)),
+        *((row.user, user), (row.subject, subject), (row.action, action), (row.outcome, outcome)),
+    )
+    order = (col(row.number),)
+    return page.listing(visit.session, statement, order, Entry.model_validate, descending=True)
 
 
 class Used(Answer):

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import AfterValidator, Field, model_validator
 from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import Session
 
 from govray.errors import UsageError
 from govray.governance.attestation.case_answer import Decision
@@ -28,9 +28,9 @@ from govray.platform.service.acting.stated_domains import LONGEST, domain_of
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, not_valid
 from govray.platform.service.identity.access import Caller
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, trust_roots
+from govray.platform.service.routes.attestations import DSSE, ENVELOPE_RESPONSE, trust_roots
 from govray.platform.service.routes.models import NAME, VERSION
 from govray.platform.service.visible.visible_cases import (
     CASE_READERS,
@@ -248,20 +248,10 @@ def listing(
 ) -> Listing[CaseItem]:
     """The cases that you may read, the latest first. For staff and auditors."""
     c = RightsCase
-    statement = select(
-        col(c.id),
-        col(c.state),
-        col(c.model),
-        col(c.contact),
-        col(c.requester),
-        col(c.received),
-        col(c.decision),
-    ).where(cases(visit.caller))
-    if state is not None:
-        statement = statement.where(col(c.state) == state)
-    columns = (c.received, c.id)
-    rows, cursor = page.rows(visit.session, statement, columns, [str, str], descending=True)
-    return Listing(items=[CaseItem.model_validate(each) for each in rows], next=cursor)
+    statement = select(*columns_of(c, CaseItem)).where(cases(visit.caller))
+    statement = filtered(statement, (c.state, state))
+    order = (c.received, c.id)
+    return page.listing(visit.session, statement, order, CaseItem.model_validate, descending=True)
 
 
 @router.get("/cases/{case}", dependencies=[READERS])
@@ -286,22 +276,10 @@ def standing(
     return told
 
 
-@router.get(
-    "/cases/{case}/answer",
-    response_class=Response,
-    responses={
-        200: {
-            "description": "The DSSE envelope, byte for byte as it was signed.",
-            "content": ENVELOPE_CONTENT,
-        }
-    },
-)
+@router.get("/cases/{case}/answer", response_class=Response, responses=ENVELOPE_RESPONSE)
 def answer(visit: VisitDep, case: CasePath, _desk: DeskDep, key: KeyHeader = None) -> Response:
     """The signed answer. For the requester, by the key, and for who reads the case."""
-    return Response(
-        answer_bytes(visit, case, key),
-        media_type=DSSE,
-    )
+    return Response(answer_bytes(visit, case, key), media_type=DSSE)
 
 
 def answer_bytes(visit: Visit, case: str, key: str | None) -> bytes:

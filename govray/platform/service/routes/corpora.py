@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
@@ -18,7 +18,7 @@ from sqlmodel import col
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.identity.audit_log import LOGGED
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.readers import CORPUS_READERS
 from govray.platform.service.visible.visible_corpora import credentials, find_corpus, own_corpora
@@ -110,14 +110,10 @@ def listing(
     ] = None,
 ) -> Listing[CorpusItem]:
     """The corpora that you may read about, by name."""
-    statement: Any = select(col(Corpus.name), col(Corpus.supplier), col(Corpus.sensitivity)).where(
-        own_corpora(visit.caller)
+    statement = filtered(
+        select(Corpus).where(own_corpora(visit.caller)), (Corpus.supplier, supplier)
     )
-    if supplier is not None:
-        statement = statement.where(col(Corpus.supplier) == supplier)
-    columns = (Corpus.name,)
-    rows, following = page.rows(visit.session, statement, columns, [str])
-    return Listing(items=[CorpusItem.model_validate(row) for row in rows], next=following)
+    return page.listing(visit.session, statement, (Corpus.name,), CorpusItem.model_validate)
 
 
 @router.get("/corpora/{corpus}")

@@ -22,7 +22,7 @@ from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.caller import Role
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_runs
@@ -99,17 +99,12 @@ def experiments(
     if tag is not None:
         tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
         statement = statement.where(col(row.id).in_(tagged))
-    for column, value in (
-        (row.state, state),
-        (row.project, project),
-        (row.user, user),
-        (row.name, name),
-    ):
-        if value is not None:
-            statement = statement.where(column == value)
-    columns = (row.started, row.id)
-    kept, cursor = page.rows(visit.session, statement, columns, (str, str), descending=True)
-    return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(
+        statement,
+        *((row.state, state), (row.project, project), (row.user, user), (row.name, name)),
+    )
+    order = (row.started, row.id)
+    return page.listing(visit.session, statement, order, Experiment.model_validate, descending=True)
 
 
 def known_experiment(visit: VisitDep, experiment: str) -> tables.Experiment:
@@ -135,17 +130,12 @@ def trials(
 ) -> Listing[Trial]:
     """The trials that you may read, the latest first."""
     row = tables.Trial
-    statement = select(row).where(visible_runs.trials(visit.caller))
-    for column, value in (
-        (row.experiment, experiment),
-        (row.state, state),
-        (row.policy, policy),
-    ):
-        if value is not None:
-            statement = statement.where(column == value)
-    columns = (row.started, row.id)
-    kept, cursor = page.rows(visit.session, statement, columns, (str, str), descending=True)
-    return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(
+        select(row).where(visible_runs.trials(visit.caller)),
+        *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
+    )
+    order = (row.started, row.id)
+    return page.listing(visit.session, statement, order, Trial.model_validate, descending=True)
 
 
 def known_trial(visit: VisitDep, trial: str) -> tables.Trial:
@@ -174,16 +164,12 @@ def metrics(
 ) -> Listing[Metric]:
     """What a trial measured, by group, name and step."""
     row = tables.Metric
-    statement = select(row).where(row.trial == known.id)
-    if group is not None:
-        statement = statement.where(row.group == group)
-    if name is not None:
-        statement = statement.where(row.name == name)
-    if not archived:
-        statement = statement.where(col(row.archived).is_(False))
-    columns = (row.group, row.name, row.step, row.attempt)
-    kept, cursor = page.rows(session, statement, columns, (str, str, int, int))
-    return Listing(items=[Metric.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(
+        select(row).where(row.trial == known.id),
+        *((row.group, group), (row.name, name), (row.archived, None if archived else False)),
+    )
+    order = (row.group, row.name, row.step, row.attempt)
+    return page.listing(session, statement, order, Metric.model_validate)
 
 
 @router.get("/trials/{trial}/decisions")
@@ -192,12 +178,8 @@ def decisions(
 ) -> Listing[Decision]:
     """What was decided during a trial, and why."""
     row = tables.Decision
-    statement = select(row).where(row.trial == known.id)
-    if kind is not None:
-        statement = statement.where(row.kind == kind)
-    columns = (row.source, row.number)
-    kept, cursor = page.rows(session, statement, columns, (str, int))
-    return Listing(items=[Decision.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(select(row).where(row.trial == known.id), (row.kind, kind))
+    return page.listing(session, statement, (row.source, row.number), Decision.model_validate)
 
 
 @router.get("/trials/{trial}/checkpoints")
@@ -206,9 +188,7 @@ def checkpoints(session: SessionDep, known: KnownTrial, page: PageDep) -> Listin
     row = tables.Checkpoint
     whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
     statement = select(row).where(row.trial == known.id, col(row.state).in_(whole))
-    columns = (row.step,)
-    kept, cursor = page.rows(session, statement, columns, (int,))
-    return Listing(items=[Checkpoint.model_validate(each) for each in kept], next=cursor)
+    return page.listing(session, statement, (row.step,), Checkpoint.model_validate)
 
 
 TAGGING: tuple[Role, ...] = ("admin", "engineer")

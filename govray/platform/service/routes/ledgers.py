@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from govray.errors import CouldNotCheck, Malformed
@@ -22,7 +22,7 @@ from govray.governance.formats.dsse import encode_base64
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.attestations import immutable
+from govray.platform.service.routes.attestations import IfNoneMatch, immutable
 from govray.platform.service.visible.visible_models import find_ledger, reads_entries
 from govray.platform.store.tables import Ledger
 from govray.platform.store.tile_storage import tile_folder
@@ -121,7 +121,7 @@ def tile(
     visit: VisitDep,
     run: RunPath,
     path: Annotated[str, Path(max_length=100, examples=["0/000.p/255", "entries/000.p/255"])],
-    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """A tile of hashes, or a bundle of entries, as it lies on storage. Bundles are for staff."""
     ledger = find_ledger(visit.session, visit.caller, run)

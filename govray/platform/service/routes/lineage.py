@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Row, select
 from sqlmodel import col
 from starlette.concurrency import run_in_threadpool
 
@@ -19,8 +19,8 @@ from govray.platform.service.http.session import asked
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.lookup import DigestPath, full_digest
 from govray.platform.service.visible.visible_models import find_lineage, reads_whole
-from govray.platform.store import tables
 from govray.platform.store.lineage import Lineage, of_group
+from govray.platform.store.tables import Attestation, ModelVersion
 
 router = APIRouter(tags=["lineage"])
 
@@ -33,26 +33,33 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"model": Lineage, "description": "The lineage, as far as the caller may see it."}
 }
 
-_FOUND = (
-    col(tables.Attestation.digest),
-    col(tables.Attestation.public),
-    col(tables.Attestation.lineage),
-)
+Named = tuple[str, str]
+"""What an address names: a version or an attestation, and which."""
 
 
-def _by_version(model: str, version: str) -> Select[*tuple[Any, ...]]:
-    return (
-        select(*_FOUND)
-        .join(
-            tables.ModelVersion,
-            col(tables.ModelVersion.attestation) == col(tables.Attestation.digest),
-        )
-        .where(col(tables.ModelVersion.model) == model, col(tables.ModelVersion.version) == version)
-    )
+class Asked:
+    """An attestation that an address names: of a version of a model, or by its digest."""
+
+    def __init__(self, named: Named, attestation: Any) -> None:
+        self.named = named
+        self._digest = attestation
+
+    def row(self, visit: Visit, column: Any) -> Row[Any] | None:
+        """Its digest, whether it is public, and one column more; None: there is none."""
+        a = Attestation
+        found = select(col(a.digest), col(a.public), col(column))
+        found = found.where(col(a.digest) == self._digest)
+        return visit.session.execute(found).one_or_none()
 
 
-def _by_digest(digest: str) -> Select[*tuple[Any, ...]]:
-    return select(*_FOUND).where(col(tables.Attestation.digest) == full_digest(digest))
+def by_version(model: str, version: str) -> Asked:
+    v = ModelVersion
+    registered = select(col(v.attestation)).where(col(v.model) == model, col(v.version) == version)
+    return Asked(("version", f"{model} {version}"), registered.scalar_subquery())
+
+
+def by_digest(digest: str) -> Asked:
+    return Asked(("attestation", digest), full_digest(digest))
 
 
 @router.get(
@@ -60,7 +67,7 @@ def _by_digest(digest: str) -> Select[*tuple[Any, ...]]:
 )
 async def of_version(visit: VisitDep, model: ModelPath, version: VersionPath) -> Response:
     """Which data trained which layers of this version. A supplier sees its own corpora's rows."""
-    return await _whole(visit, _by_version(model, version), ("version", f"{model} {version}"))
+    return await _whole(visit, by_version(model, version))
 
 
 @router.get(
@@ -70,38 +77,33 @@ def layer_of_version(
     visit: VisitDep, model: ModelPath, version: VersionPath, group: GroupPath
 ) -> Response:
     """One layer group of this version: every corpus in it."""
-    row = visit.session.execute(_by_version(model, version)).one_or_none()
-    return _layer(visit, row, ("version", f"{model} {version}"), group)
+    return _layer(visit, by_version(model, version), group)
 
 
 @router.get("/attestations/{digest}/lineage", response_class=Response, responses=_ANSWER)
 async def of_attestation(visit: VisitDep, digest: DigestPath) -> Response:
     """The same, of the model that an attestation is about."""
-    return await _whole(visit, _by_digest(digest), ("attestation", digest))
+    return await _whole(visit, by_digest(digest))
 
 
 @router.get("/attestations/{digest}/layers/{group}", response_class=Response, responses=_ANSWER)
 def layer_of_attestation(visit: VisitDep, digest: DigestPath, group: GroupPath) -> Response:
     """One layer group of the model that an attestation is about."""
-    row = visit.session.execute(_by_digest(digest)).one_or_none()
-    return _layer(visit, row, ("attestation", digest), group)
+    return _layer(visit, by_digest(digest), group)
 
 
-_Named = tuple[str, str]
-"""What the address names: a version or an attestation, and which."""
-
-
-async def _whole(visit: Visit, statement: Select[*tuple[Any, ...]], named: _Named) -> Response:
-    row = await asked(visit.session, lambda: visit.session.execute(statement).one_or_none())
+async def _whole(visit: Visit, model: Asked) -> Response:
+    row = await asked(visit.session, lambda: model.row(visit, Attestation.lineage))
     if row is not None and reads_whole(visit.caller, row):
         return Response(row.lineage, media_type=_JSON)  # as it was stored
     return await run_in_threadpool(
-        lambda: _sent(find_lineage(visit.session, visit.caller, row, named))
+        lambda: _sent(find_lineage(visit.session, visit.caller, row, model.named))
     )
 
 
-def _layer(visit: Visit, row: Row[Any] | None, named: _Named, group: str) -> Response:
-    document = find_lineage(visit.session, visit.caller, row, named)
+def _layer(visit: Visit, model: Asked, group: str) -> Response:
+    row = model.row(visit, Attestation.lineage)
+    document = find_lineage(visit.session, visit.caller, row, model.named)
     try:
         return _sent(of_group(document, group))
     except UsageError as error:

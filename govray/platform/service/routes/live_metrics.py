@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.visible.readers import RUN_READERS
-from govray.platform.service.visible.stream_reader import StreamReader
+from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store.states import TrialState
 from govray.platform.store.tables import Metric, Trial
 
@@ -107,12 +106,7 @@ async def stream(
     """A trial's metrics, live, as server-sent events, until it ends."""
     engine: Engine = request.app.state.engine
     position = read_position(last_event_id)
-    streams: Streams = request.app.state.streams
-    until = time.monotonic() + MAX_SECONDS
-    reader = StreamReader(request, known.id)
-    while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
-        if not await reader.may_go_on():
-            return
+    async for _ in turns(request, known.id, MAX_SECONDS):
         # The state first: what was written before the trial ended is then surely read.
         state, rows = await run_in_threadpool(_poll, engine, known.id, position)
         for event, reached in events(rows, position):

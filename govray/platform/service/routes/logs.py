@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -24,14 +23,13 @@ from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.routes.experiments import KnownTrial
-from govray.platform.service.routes.live_metrics import GOING, Streams, slot
+from govray.platform.service.routes.live_metrics import GOING, MAX_SECONDS, slot
 from govray.platform.service.visible.readers import RUN_READERS
-from govray.platform.service.visible.stream_reader import StreamReader
+from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store import run_logs
 from govray.platform.store.tables import Experiment, Trial
 
 POLL_SECONDS = 1.0
-MAX_SECONDS = 600.0
 DEFAULT_LINES = 200
 MOST_LINES = 2000
 LONGEST_SEARCH = 200
@@ -126,13 +124,8 @@ def read(
 ) -> Part:
     """Lines of a log. `next` is where the next part begins. For staff."""
     part = part_of(session, known, name, search=search, start=start, lines=lines)
-    return Part(
-        name=name,
-        size=str(part.size),
-        begin=str(part.begin),
-        next=str(part.next),
-        lines=[Line(at=str(each.at), text=each.text) for each in part.lines],
-    )
+    lines_ = [Line.model_validate(each) for each in part.lines]
+    return Part(name=name, size=part.size, begin=part.begin, next=part.next, lines=lines_)
 
 
 @router.get(
@@ -153,14 +146,9 @@ async def stream(
 ) -> AsyncIterator[ServerSentEvent]:
     """A log as it grows, as server-sent events of lines, until the trial ends. For staff."""
     engine: Engine = request.app.state.engine
-    streams: Streams = request.app.state.streams
     known_id = re.fullmatch("[0-9]{1,15}", last_event_id or "")
     at = int(known_id[0]) if known_id else start
-    until = time.monotonic() + MAX_SECONDS
-    reader = StreamReader(request, known.id)
-    while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
-        if not await reader.may_go_on():
-            return
+    async for _ in turns(request, known.id, MAX_SECONDS):
         try:
             going, part = await run_in_threadpool(_poll, engine, known.id, name, at)
         except Problem:

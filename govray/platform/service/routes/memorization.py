@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
-from sqlalchemy import Row, Select, select
+from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.governance.attestation.memorization_manifest import MemorizationManifest as Audit
@@ -23,11 +23,17 @@ from govray.governance.formats.statement import read
 from govray.governance.record.incidents import Findings
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.lineage import ModelPath, VersionPath
+from govray.platform.service.routes.lineage import (
+    Asked,
+    ModelPath,
+    VersionPath,
+    by_digest,
+    by_version,
+)
 from govray.platform.service.visible.lookup import DigestPath, full_digest
 from govray.platform.service.visible.visible_corpora import corpora_of
 from govray.platform.service.visible.visible_models import scope_of
-from govray.platform.store.tables import Attestation, MemorizationManifest, ModelVersion, Subject
+from govray.platform.store.tables import Attestation, MemorizationManifest, Subject
 
 router = APIRouter(tags=["memorization"])
 
@@ -59,38 +65,21 @@ class MemorizationAnswer(Answer):
     audits: list[AuditAnswer] = Field(description="The newest first.")
 
 
-_FOUND = (
-    col(Attestation.digest),
-    col(Attestation.public),
-    col(Attestation.envelope),
-)
-
-
-def _by_version(model: str, version: str) -> Select[*tuple[Any, ...]]:
-    return (
-        select(*_FOUND)
-        .join(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
-        .where(col(ModelVersion.model) == model, col(ModelVersion.version) == version)
-    )
-
-
 @router.get("/models/{model}/versions/{version}/memorization")
 def of_version(visit: VisitDep, model: ModelPath, version: VersionPath) -> MemorizationAnswer:
     """What monitor and audits stated of this version."""
-    row = visit.session.execute(_by_version(model, version)).one_or_none()
-    return _answer(visit, row, ("version", f"{model} {version}"))
+    return _answer(visit, by_version(model, version))
 
 
 @router.get("/attestations/{digest}/memorization")
 def of_attestation(visit: VisitDep, digest: DigestPath) -> MemorizationAnswer:
     """What monitor and audits stated of the model that an attestation is about."""
-    statement = select(*_FOUND).where(col(Attestation.digest) == full_digest(digest))
-    row = visit.session.execute(statement).one_or_none()
-    return _answer(visit, row, ("attestation", digest))
+    return _answer(visit, by_digest(digest))
 
 
-def _answer(visit: Visit, row: Row[Any] | None, named: tuple[str, str]) -> MemorizationAnswer:
-    names = scope_of(visit.session, visit.caller, row, named)
+def _answer(visit: Visit, model: Asked) -> MemorizationAnswer:
+    row = model.row(visit, Attestation.envelope)
+    names = scope_of(visit.session, visit.caller, row, model.named)
     assert row is not None  # or it was a 404
     findings = findings_of(row.envelope)
     monitored = findings is not None
@@ -103,10 +92,7 @@ def _answer(visit: Visit, row: Row[Any] | None, named: tuple[str, str]) -> Memor
         findings=findings.to_json() if findings else None,
         audits=[
             AuditAnswer(
-                digest=audit.digest,
-                signer=audit.signer,
-                made=audit.made,
-                weights=audit.weights,
+                **audit.model_dump(include={"digest", "signer", "made", "weights"}),
                 document=document.to_json(),
             )
             for audit, document in audits_of(visit.session, row.digest, own)

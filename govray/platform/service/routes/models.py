@@ -177,8 +177,7 @@ class Promoted(BaseModel):
 def models(visit: VisitDep, page: PageDep) -> Listing[Model | ModelName]:
     """The models of which the caller may see a version, by name."""
     query: Select[Any] = select(tables.Model).where(visible_models.models(visit.caller))
-    order: list[Any] = [col(tables.Model.name)]
-    kept, following = page.rows(visit.session, query, order, [str])
+    kept, following = page.rows(visit.session, query, [tables.Model.name])
     whole = whole_models(visit.session, visit.caller, [row.name for row in kept])
     items = [_model(visit.session, row, whole=row.name in whole) for row in kept]
     return Listing(items=items, next=following)
@@ -201,11 +200,9 @@ def versions(
     find_model(visit.session, visit.caller, model)
     v = tables.ModelVersion
     query: Any = select(v).where(col(v.model) == model, visible_models.versions(visit.caller))
-    order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
-    kept, following = page.rows(visit.session, query, order, [int, int, int], descending=True)
-    return Listing(
-        items=[_version(visit, row) for row in kept],
-        next=following,
+    order = (v.major, v.minor, v.patch)
+    return page.listing(
+        visit.session, query, order, lambda row: _version(visit, row), descending=True
     )
 
 
@@ -215,14 +212,12 @@ def version(
 ) -> VersionWithHistory | VersionReference:
     """One version; for staff with its history."""
     row = find_version(visit.session, visit.caller, model, version)
-    if not is_within(visit.session, visit.caller, row.attestation):
-        return _reference(row)
-    fields = _full(visit.session, row).model_dump()
-    again = [
-        Reverified(outcome=each.outcome, why=each.why, since=each.since, checked=each.checked)
-        for each in changes(visit.session, row.attestation)
-    ]
-    return VersionWithHistory(**fields, history=_history(visit.session, row), reverified=again)
+    found = _version(visit, row)
+    if not isinstance(found, Version):
+        return found
+    again = [Reverified(**each.model_dump()) for each in changes(visit.session, row.attestation)]
+    history = _history(visit.session, row)
+    return VersionWithHistory(**found.model_dump(), history=history, reverified=again)
 
 
 @router.post("/models/{model}/versions", status_code=201, dependencies=[WRITES])
@@ -337,31 +332,19 @@ def _model(session: Session, row: tables.Model, *, whole: bool) -> Model | Model
     if not whole:
         return ModelName(name=row.name)
     current = registry.latest(session, row.name, stage="production")
-    return Model(
-        name=row.name,
-        description=row.description,
-        labels=row.labels,
-        created=row.created,
-        user=row.user,
-        production=current.version if current else None,
-    )
-
-
-def _reference(row: tables.ModelVersion) -> VersionReference:
-    return VersionReference(model=row.model, version=row.version, attestation=row.attestation)
+    return Model(**row.model_dump(), production=current.version if current else None)
 
 
 def _version(visit: Visit, row: tables.ModelVersion) -> Version | VersionReference:
-    within = is_within(visit.session, visit.caller, row.attestation)
-    return _full(visit.session, row) if within else _reference(row)
+    if is_within(visit.session, visit.caller, row.attestation):
+        return _full(visit.session, row)
+    return VersionReference(**row.model_dump())
 
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:
-    public = session.exec(
-        select(tables.Attestation.public).where(tables.Attestation.digest == row.attestation)
-    ).one()
-    fields = {name: getattr(row, name) for name in Version.model_fields if name != "public"}
-    return Version(**fields, public=public)
+    a = tables.Attestation
+    public = session.exec(select(a.public).where(a.digest == row.attestation)).one()
+    return Version(**row.model_dump(), public=public)
 
 
 def _history(session: Session, row: tables.ModelVersion) -> list[Change]:

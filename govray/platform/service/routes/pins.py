@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path as Folder
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from pydantic import ConfigDict, Field
 from sqlmodel import Session, col, select
 
@@ -18,21 +18,17 @@ from govray.governance.formats.document import format_time
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import require
-from govray.platform.service.identity.roles import Action, may, submits
+from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.routes.logs import folder_of
-from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState
 from govray.storage.place import place
 from govray.train.checkpoint import pins
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
-
-PINS = Depends(require("admin", "engineer", scope="write", bound=submits))
-"""What a route demands beside `_check`."""
 
 WAIT_SECONDS = 5.0
 """How long a request waits for a run that deletes commits meanwhile."""
@@ -77,7 +73,7 @@ def listing(known: KnownTrial, session: SessionDep) -> CheckpointPins:
     return CheckpointPins(items=sorted(found, key=lambda each: each.step))
 
 
-@router.post("/trials/{trial}/checkpoints/{step}:pin", dependencies=[PINS])
+@router.post("/trials/{trial}/checkpoints/{step}:pin", dependencies=[SUBMITTERS])
 def pin(visit: VisitDep, known: KnownTrial, step: Step, new: NewPin) -> CheckpointPin:
     """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes nothing."""
     folder = _mine(visit, known, step)
@@ -95,7 +91,7 @@ def pin(visit: VisitDep, known: KnownTrial, step: Step, new: NewPin) -> Checkpoi
     return CheckpointPin(step=step, reason=kept)
 
 
-@router.post("/trials/{trial}/checkpoints/{step}:unpin", dependencies=[PINS])
+@router.post("/trials/{trial}/checkpoints/{step}:unpin", dependencies=[SUBMITTERS])
 def unpin(visit: VisitDep, known: KnownTrial, step: Step) -> CheckpointPin:
     """Let the run's rules decide about a checkpoint again. It goes with the next commit, if so."""
     folder = _mine(visit, known, step)

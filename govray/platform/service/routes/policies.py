@@ -7,12 +7,11 @@ root's authorities may name suppliers and corpora, so a supplier reads only publ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy import select
-from sqlmodel import col
 
 from govray.errors import Malformed, Refused
 from govray.governance.formats.dsse import Envelope
@@ -27,9 +26,14 @@ from govray.governance.trust.license import LicenseCategory, Use
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import Caller
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
+from govray.platform.service.routes.attestations import (
+    DSSE,
+    ENVELOPE_RESPONSES,
+    IfNoneMatch,
+    immutable,
+)
 from govray.platform.service.visible import visible_models
 from govray.platform.service.visible.lookup import DigestPath, full_digest
 from govray.platform.service.visible.readers import reads_public_only
@@ -57,13 +61,6 @@ Digest = Annotated[
     str,
     Query(pattern="^(sha256:)?[0-9a-f]{64}$", examples=["sha256:" + "b6" * 32]),
 ]
-_ENVELOPE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The DSSE envelope, byte for byte as it was signed.",
-        "content": ENVELOPE_CONTENT,
-    },
-    304: {"description": "You have these bytes."},
-}
 
 
 class PolicyItem(Answer):
@@ -174,14 +171,10 @@ def listing(
     visit: VisitDep, page: PageDep, name: Annotated[str | None, Query(max_length=128)] = None
 ) -> Listing[PolicyItem]:
     """The policies that you may read, by name and version."""
-    statement: Any = select(
-        col(Policy.digest), col(Policy.name), col(Policy.version), col(Policy.signer)
-    ).where(policies(visit.caller))
-    if name is not None:
-        statement = statement.where(col(Policy.name) == name)
-    columns: Any = [Policy.name, Policy.version, Policy.digest]
-    rows, following = page.rows(visit.session, statement, columns, [str, int, str])
-    return Listing(items=[PolicyItem.model_validate(row) for row in rows], next=following)
+    statement = select(*columns_of(Policy, PolicyItem)).where(policies(visit.caller))
+    statement = filtered(statement, (Policy.name, name))
+    order = (Policy.name, Policy.version, Policy.digest)
+    return page.listing(visit.session, statement, order, PolicyItem.model_validate)
 
 
 @router.get("/policies:diff")
@@ -237,12 +230,8 @@ def _bounded(*policies: PolicyDocument) -> None:
         )
 
 
-@router.get("/policies/{digest}", response_class=Response, responses=_ENVELOPE)
-def envelope(
-    visit: VisitDep,
-    digest: DigestPath,
-    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
-) -> Response:
+@router.get("/policies/{digest}", response_class=Response, responses=ENVELOPE_RESPONSES)
+def envelope(visit: VisitDep, digest: DigestPath, if_none_match: IfNoneMatch = None) -> Response:
     """The exact bytes of a signed policy."""
     data = find_policy(visit.session, visit.caller, digest).envelope
     return _sent(visit.caller, data, digest, if_none_match)
@@ -277,20 +266,15 @@ def explain(visit: VisitDep, digest: DigestPath, asked: ClassAsked) -> Explanati
 @router.get("/trust-roots")
 def trust_roots(visit: VisitDep, page: PageDep) -> Listing[TrustRootItem]:
     """The trust roots that attestations here were verified against."""
-    statement: Any = select(
-        col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
-    ).where(visible_models.trust_roots(visit.caller))
-    columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
-    rows, following = page.rows(visit.session, statement, columns, [str, int, str])
-    return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)
+    statement = select(*columns_of(TrustRoot, TrustRootItem)).where(
+        visible_models.trust_roots(visit.caller)
+    )
+    order = (TrustRoot.name, TrustRoot.version, TrustRoot.digest)
+    return page.listing(visit.session, statement, order, TrustRootItem.model_validate)
 
 
-@router.get("/trust-roots/{digest}", response_class=Response, responses=_ENVELOPE)
-def trust_root(
-    visit: VisitDep,
-    digest: DigestPath,
-    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
-) -> Response:
+@router.get("/trust-roots/{digest}", response_class=Response, responses=ENVELOPE_RESPONSES)
+def trust_root(visit: VisitDep, digest: DigestPath, if_none_match: IfNoneMatch = None) -> Response:
     """The exact bytes of a trust root: to compare with yours, not to trust because it is here."""
     data = find_trust_root(visit.session, visit.caller, digest).envelope
     return _sent(visit.caller, data, digest, if_none_match)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlmodel import col
@@ -25,19 +25,15 @@ from govray.platform.service.acting.project_rules import (
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import require
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.readers import is_admin
+from govray.platform.service.visible.readers import SIGNED_IN, is_admin
 from govray.platform.store import tables, tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import ProjectSettings, parse_settings
 
-router = APIRouter(
-    tags=["projects"],
-    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
-)
+router = APIRouter(tags=["projects"], dependencies=[SIGNED_IN])
 
 Name = Annotated[str, Field(pattern=f"^{tenancy.NAME}$", examples=["vision"])]
 Description = Annotated[str, Field(max_length=tenancy.LONGEST_DESCRIPTION)]
@@ -91,8 +87,7 @@ def workspaces(visit: VisitDep, page: PageDep) -> Listing[Workspace]:
     """The workspaces that you see, by name."""
     row = tables.Workspace
     statement = select(row).where(project_rules.workspaces(visit.caller))
-    kept, cursor = page.rows(visit.session, statement, (col(row.name),), (str,))
-    return Listing(items=[Workspace.model_validate(each) for each in kept], next=cursor)
+    return page.listing(visit.session, statement, (row.name,), Workspace.model_validate)
 
 
 @router.post("/workspaces", status_code=201)
@@ -137,13 +132,8 @@ def projects(
     """The projects that you see, by name."""
     row = tables.Project
     statement = select(row).where(project_rules.projects(visit.caller))
-    if workspace is not None:
-        statement = statement.where(col(row.workspace) == workspace)
-    kept, cursor = page.rows(visit.session, statement, (col(row.name),), (str,))
-    return Listing(
-        items=[_project(visit, each) for each in kept],
-        next=cursor,
-    )
+    statement = filtered(statement, (row.workspace, workspace))
+    return page.listing(visit.session, statement, (row.name,), lambda each: _project(visit, each))
 
 
 @router.post("/projects", status_code=201)
@@ -176,10 +166,7 @@ def make_project(visit: VisitDep, new: NewProject) -> Project:
 @router.get("/projects/{project}")
 def project(visit: VisitDep, project: PlaceName) -> Project:
     """One project."""
-    return _project(
-        visit,
-        find_project(visit.session, visit.caller, project),
-    )
+    return _project(visit, find_project(visit.session, visit.caller, project))
 
 
 @router.patch("/projects/{project}")

@@ -21,18 +21,15 @@ from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.readers import watches
+from govray.platform.service.visible.readers import SIGNED_IN, watches
 from govray.platform.store import role_bindings, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.tables import GroupMember, RoleBinding
 
-router = APIRouter(
-    tags=["roles"],
-    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
-)
+router = APIRouter(tags=["roles"], dependencies=[SIGNED_IN])
 ADMINS = Depends(require("admin", scope="admin"))
 WATCHERS = Depends(require("admin", "auditor"))
 
@@ -101,15 +98,12 @@ def bindings(
     """The roles of the places that you see, and your own. Ended ones too."""
     row = RoleBinding
     statement = select(row).where(visible(visit.caller))
-    for column, value in ((row.scope, scope), (row.place, place)):
-        if value is not None:
-            statement = statement.where(col(column) == value)
+    statement = filtered(statement, (row.scope, scope), (row.place, place))
     for kind, subject in (("user", user), ("group", group)):
         if subject is not None:
             statement = statement.where(col(row.subject_kind) == kind, col(row.subject) == subject)
-    columns = (row.scope, row.place, row.id)
-    kept, cursor = page.rows(visit.session, statement, columns, (str, str, str))
-    return Listing(items=[Binding.model_validate(each) for each in kept], next=cursor)
+    order = (row.scope, row.place, row.id)
+    return page.listing(visit.session, statement, order, Binding.model_validate)
 
 
 @router.post("/role-bindings", status_code=201)
@@ -176,8 +170,7 @@ def groups(session: SessionDep, page: PageDep) -> Listing[Group]:
         .subquery()
     )
     statement = select(counted.c.name, counted.c.members)
-    kept, cursor = page.rows(session, statement, (counted.c.name,), (str,))
-    return Listing(items=[Group.model_validate(each) for each in kept], next=cursor)
+    return page.listing(session, statement, (counted.c.name,), Group.model_validate)
 
 
 @router.get("/groups/{group}/members", dependencies=[WATCHERS])
@@ -185,8 +178,7 @@ def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Mem
     """Who is in a group, by name. A group without members is no group."""
     row = GroupMember
     statement = select(row).where(col(row.group) == group)
-    kept, cursor = page.rows(session, statement, (col(row.user),), (str,))
-    return Listing(items=[Member.model_validate(each) for each in kept], next=cursor)
+    return page.listing(session, statement, (row.user,), Member.model_validate)
 
 
 @router.put("/groups/{group}/members/{user}", dependencies=[ADMINS])
@@ -228,8 +220,7 @@ class UserChange(Body):
 def users(session: SessionDep, page: PageDep) -> Listing[User]:
     """The users, by name. For admins and auditors of the organisation."""
     row = tables.User
-    kept, cursor = page.rows(session, select(row), (col(row.name),), (str,))
-    return Listing(items=[User.model_validate(each) for each in kept], next=cursor)
+    return page.listing(session, select(row), (row.name,), User.model_validate)
 
 
 @router.patch("/users/{user}", dependencies=[ADMINS])

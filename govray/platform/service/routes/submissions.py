@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query
+from fastapi import APIRouter, Body, Header, Path, Query
 from pydantic import ConfigDict, Field
 from sqlalchemy import String, cast, func
-from sqlmodel import col, select
+from sqlmodel import select
 
 from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
@@ -21,12 +21,10 @@ from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Ready
 from govray.platform.service.acting.experiment_check import LONGEST_FILE
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.identity.access import require
-from govray.platform.service.identity.pagination import Listing, PageDep
-from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import find_submission, reads_file, submissions
 from govray.platform.store import pools, tables
 from govray.platform.store import submissions as queue
@@ -34,8 +32,6 @@ from govray.platform.store.experiment_tags import MOST_TAGS
 from govray.platform.store.states import SubmissionState
 
 router = APIRouter(tags=["submissions"], dependencies=[RUN_READERS])
-
-ACTS = Depends(require("admin", "engineer", scope="write", bound=submits))
 
 NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = "^sha256:[0-9a-f]{64}$"
@@ -199,7 +195,7 @@ class PoolItem(Answer):
     folder: bool = Field(description="Whether a run that brings no working directory gets one.")
 
 
-@router.post("/experiments", status_code=201, dependencies=[ACTS])
+@router.post("/experiments", status_code=201, dependencies=[SUBMITTERS])
 def submit_experiment(
     visit: VisitDep, new: Annotated[NewExperiment, Body()], key: Key = None
 ) -> QueueEntry:
@@ -214,7 +210,7 @@ def submit_experiment(
     return answer(visit, row)
 
 
-@router.post("/experiments:check", dependencies=[ACTS])
+@router.post("/experiments:check", dependencies=[SUBMITTERS])
 def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> ExperimentCheck:
     """Say what an experiment would take and which policy applies. Nothing is submitted.
 
@@ -240,25 +236,17 @@ def list_submissions(
 ) -> Listing[SubmissionItem]:
     """What was submitted, the latest first, without the files."""
     s = tables.Submission
-    names = [name for name in SubmissionItem.model_fields if name != "position"]
-    statement: Any = select(*(getattr(s, name) for name in names)).where(
-        col(s.archived).is_(archived), submissions(visit.caller)
+    statement = filtered(
+        select(*columns_of(s, SubmissionItem)).where(submissions(visit.caller)),
+        *((s.archived, archived), (s.state, state), (s.project, project), (s.user, user)),
+        *((s.name, name), (s.pool, pool)),
     )
-    for column, value in (
-        (s.state, state),
-        (s.project, project),
-        (s.user, user),
-        (s.name, name),
-        (s.pool, pool),
-    ):
-        if value is not None:
-            statement = statement.where(column == value)
     if tag is not None:
         # As JSON text, which both databases hold. LIKE would not tell upper from lower case.
         text, quoted = cast(s.tags, String), json.dumps(tag)
         statement = statement.where(func.replace(text, quoted, "") != text)
-    columns: Any = (s.submitted, s.id)
-    rows, following = page.rows(visit.session, statement, columns, (str, str), descending=True)
+    order = (s.submitted, s.id)
+    rows, following = page.rows(visit.session, statement, order, descending=True)
     waiting = [row.id for row in rows if row.state == SubmissionState.QUEUED]
     places = queue.places(visit.session, waiting)
     items = [SubmissionItem(**{**row._mapping, "position": places.get(row.id)}) for row in rows]
@@ -278,31 +266,31 @@ def get_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     return answer(visit, find_submission(visit.session, visit.caller, submission))
 
 
-@router.post("/submissions/{submission}:stop", dependencies=[ACTS])
+@router.post("/submissions/{submission}:stop", dependencies=[SUBMITTERS])
 def stop_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Stop it after its current step and a commit; what waits leaves the queue."""
     return answer(visit, acting.ask(visit.session, visit.caller, submission, "stop"))
 
 
-@router.post("/submissions/{submission}:kill", dependencies=[ACTS])
+@router.post("/submissions/{submission}:kill", dependencies=[SUBMITTERS])
 def kill_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """End it at once. Steps since its last checkpoint are lost."""
     return answer(visit, acting.ask(visit.session, visit.caller, submission, "kill"))
 
 
-@router.post("/submissions/{submission}:resume", dependencies=[ACTS])
+@router.post("/submissions/{submission}:resume", dependencies=[SUBMITTERS])
 def resume_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Put what was stopped, killed or failed back into the queue. It goes on from its commit."""
     return answer(visit, acting.ask(visit.session, visit.caller, submission, "resume"))
 
 
-@router.post("/submissions/{submission}:archive", dependencies=[ACTS])
+@router.post("/submissions/{submission}:archive", dependencies=[SUBMITTERS])
 def archive_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Take what has ended out of the list. Nothing is deleted."""
     return answer(visit, acting.ask(visit.session, visit.caller, submission, "archive"))
 
 
-@router.post("/submissions/{submission}:unarchive", dependencies=[ACTS])
+@router.post("/submissions/{submission}:unarchive", dependencies=[SUBMITTERS])
 def unarchive_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Put it back into the list."""
     return answer(visit, acting.ask(visit.session, visit.caller, submission, "unarchive"))
@@ -345,15 +333,5 @@ def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
 
 
 def _asked(new: NewExperiment, key: str | None = None) -> Asked:
-    return Asked(
-        file=new.file,
-        fork_of=new.fork_of,
-        overrides=tuple(new.set),
-        project=new.project,
-        pool=new.pool,
-        priority=new.priority,
-        tags=tuple(new.tags),
-        archive=new.archive,
-        policy=new.policy,
-        key=key,
-    )
+    same = new.model_dump(exclude={"set", "tags"})
+    return Asked(**same, overrides=tuple(new.set), tags=tuple(new.tags), key=key)

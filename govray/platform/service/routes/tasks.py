@@ -14,7 +14,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlmodel import col, select
 
@@ -24,16 +24,14 @@ from govray.platform.service.acting.acting import Act
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.identity.access import require
-from govray.platform.service.identity.pagination import Listing, PageDep
-from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
 from govray.platform.service.routes.submissions import DIGEST, Key
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.lookup import absent
-from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import submissions
 from govray.platform.store.database import begin_writing
@@ -44,8 +42,6 @@ from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS, SHOWN, read_task
 
 router = APIRouter(tags=["tasks"])
-
-WRITES = Depends(require("admin", "engineer", scope="write", bound=submits))
 
 SLOTS = 1
 """That a task holds while it runs."""
@@ -114,19 +110,12 @@ def list_tasks(
 ) -> Listing[Task]:
     """The tasks that you may see, the newest first."""
     statement = select(Submission).where(col(Submission.kind).in_(KINDS), readable(visit.caller))
-    if user is not None:
-        statement = statement.where(col(Submission.user) == user)
-    rows, following = page.rows(
-        visit.session,
-        statement,
-        [col(Submission.submitted), col(Submission.id)],
-        [str, str],
-        descending=True,
-    )
-    return Listing(items=[_shown(each) for each in rows], next=following)
+    statement = filtered(statement, (Submission.user, user))
+    order = (Submission.submitted, Submission.id)
+    return page.listing(visit.session, statement, order, _shown, descending=True)
 
 
-@router.post("/tasks", status_code=201, dependencies=[WRITES])
+@router.post("/tasks", status_code=201, dependencies=[SUBMITTERS])
 def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
     archives.check_there(visit.request.app.state.settings.storage, new.archive)
@@ -175,7 +164,7 @@ def get_task(visit: VisitDep, task: _TaskId) -> Task:
     return _shown(find_task(visit, task))
 
 
-@router.post("/tasks/{task}:open", dependencies=[WRITES])
+@router.post("/tasks/{task}:open", dependencies=[SUBMITTERS])
 def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
     """An address that shows the task, good once and for a minute. 502: it could not be shown.
 

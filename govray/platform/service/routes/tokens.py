@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from pydantic import Field
 from sqlalchemy import ColumnElement, select, true
 from sqlmodel import col
@@ -20,20 +20,16 @@ from govray.platform.service.acting.project_rules import check_lent
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.identity import tokens
-from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import Caller, Scope
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.readers import administers, is_admin
+from govray.platform.service.visible.readers import SIGNED_IN, administers, is_admin
 from govray.platform.store import tables
 from govray.platform.store.audit_log import log
 from govray.platform.store.database import begin_writing
 from govray.platform.store.tables import Token, User
 
-router = APIRouter(
-    tags=["roles"],
-    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
-)
+router = APIRouter(tags=["roles"], dependencies=[SIGNED_IN])
 
 LONGEST_DAYS = 365
 
@@ -83,8 +79,8 @@ def listing(visit: VisitDep, page: PageDep) -> Listing[TokenItem]:
     """Your tokens; for admins of the organisation all of them. By user."""
     row = Token
     statement = select(row).where(own(visit.caller))
-    kept, cursor = page.rows(visit.session, statement, (col(row.user), col(row.id)), (str, str))
-    return Listing(items=[TokenItem.model_validate(each) for each in kept], next=cursor)
+    order = (row.user, row.id)
+    return page.listing(visit.session, statement, order, TokenItem.model_validate)
 
 
 @router.post("/tokens", status_code=201)

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
-from sqlmodel import col, select
+from sqlmodel import select
 
 from govray.errors import UsageError
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store import tables, webhooks
@@ -114,21 +114,16 @@ def happened(
 ) -> Listing[Happened]:
     """What happened and was noticed, the latest first. For staff."""
     row = tables.Alert
-    statement = select(row)
-    for column, value in ((row.kind, kind), (row.project, project)):
-        if value is not None:
-            statement = statement.where(column == value)
-    columns = (col(row.at), col(row.id))
-    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
-    return Listing(items=[Happened.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(select(row), (row.kind, kind), (row.project, project))
+    order = (row.at, row.id)
+    return page.listing(session, statement, order, Happened.model_validate, descending=True)
 
 
 @router.get("/webhooks", dependencies=[ADMIN])
 def listing(session: SessionDep, page: PageDep) -> Listing[Webhook]:
     """The webhooks, without their secrets. For admins."""
     row = tables.Webhook
-    kept, cursor = page.rows(session, select(row), (col(row.id),), (str,))
-    return Listing(items=[Webhook.model_validate(each) for each in kept], next=cursor)
+    return page.listing(session, select(row), (row.id,), Webhook.model_validate)
 
 
 @router.post("/webhooks", status_code=201, dependencies=[ADMIN])
@@ -172,11 +167,8 @@ def deliveries(
     """What was or is to be sent to a webhook, by event. For admins."""
     _find(session, webhook)
     row = tables.Delivery
-    statement = select(row).where(row.webhook == webhook)
-    if state is not None:
-        statement = statement.where(row.state == state)
-    kept, cursor = page.rows(session, statement, (col(row.alert),), (str,))
-    return Listing(items=[SentEvent.model_validate(each) for each in kept], next=cursor)
+    statement = filtered(select(row).where(row.webhook == webhook), (row.state, state))
+    return page.listing(session, statement, (row.alert,), SentEvent.model_validate)
 
 
 @router.post("/webhooks/{webhook}/deliveries/{event}:resend", dependencies=[ADMIN])

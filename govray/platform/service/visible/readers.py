@@ -6,7 +6,7 @@ from fastapi import Depends
 
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import STAFF, Caller, Role
-from govray.platform.service.identity.roles import places
+from govray.platform.service.identity.roles import places, submits
 from govray.platform.service.visible.reach import is_staff
 
 _CORPUS_ROLES: tuple[Role, ...] = (*STAFF, "supplier")
@@ -66,3 +66,11 @@ CORPUS_READERS = Depends(require(*_CORPUS_ROLES, bound=reads_corpora))
 
 
 AUDITORS = Depends(require(*AUDITING, bound=reads_audit))
+
+
+SIGNED_IN = Depends(require("admin", "engineer", "auditor", "supplier", "member"))
+"""What a router demands for places, people and tokens; each route says who may do what there."""
+
+
+SUBMITTERS = Depends(require("admin", "engineer", scope="write", bound=submits))
+"""What a route demands that submits, or changes what was submitted; the project says the rest."""

@@ -8,14 +8,13 @@ It ends then without a last event. A reader that comes back gets the answer of a
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 
 from fastapi import Request
-from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.identity.access import AccessGate
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.visible.readers import reads_runs
 from govray.platform.service.visible.visible_runs import find_trial
@@ -23,28 +22,28 @@ from govray.platform.service.visible.visible_runs import find_trial
 RECHECK_SECONDS = 10.0
 
 
-class StreamReader:
-    """Who reads a stream of one trial, allowed when it was opened."""
+async def turns(request: Request, trial: str, seconds: float) -> AsyncIterator[None]:
+    """A turn for each look that a stream of a trial may take, for so long at most. None follows
+    where the reader is gone or may no longer read, or where all streams are to end."""
+    until, due = time.monotonic() + seconds, time.monotonic() + RECHECK_SECONDS
+    while time.monotonic() < until:
+        if request.app.state.streams.stopping or await request.is_disconnected():
+            return
+        if time.monotonic() >= due:
+            due = time.monotonic() + RECHECK_SECONDS
+            if not await _still_reads(request, trial):
+                return
+        yield
 
-    def __init__(self, request: Request, trial: str) -> None:
-        self._request = request
-        self._trial = trial
-        self._due = time.monotonic() + RECHECK_SECONDS
 
-    async def may_go_on(self) -> bool:
-        """Whether the stream may; asks the store when it is time to."""
-        if time.monotonic() < self._due:
-            return True
-        self._due = time.monotonic() + RECHECK_SECONDS
-        gate: AccessGate = self._request.app.state.gate
-        try:
-            caller = await gate.again(self._request)
-            return caller is not None and await run_in_threadpool(self._reads, caller)
-        except Problem:
-            return False
-
-    def _reads(self, caller: Caller) -> bool:
-        engine: Engine = self._request.app.state.engine
-        with Session(engine) as session:
-            find_trial(session, caller, self._trial)
+async def _still_reads(request: Request, trial: str) -> bool:
+    def reads(caller: Caller) -> bool:
+        with Session(request.app.state.engine) as session:
+            find_trial(session, caller, trial)
         return reads_runs(caller) and caller.has("read")
+
+    try:
+        caller = await request.app.state.gate.again(request)
+        return caller is not None and await run_in_threadpool(reads, caller)
+    except Problem:
+        return False

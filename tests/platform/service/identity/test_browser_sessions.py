@@ -18,7 +18,7 @@ from govray.platform.service.identity.browser_sessions import IDLE, LASTS, NOTED
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.session_cookie import COOKIE, FORMER, SECURE
 from govray.platform.service.identity.tokens import Accepted
-from govray.platform.store.tables import AuditEntry, BrowserSession
+from govray.platform.store.tables import AuditEntry, BrowserSession, User
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in
 
 
@@ -119,11 +119,11 @@ def test_a_session_ends_with_its_token(service: Service, how: str) -> None:
             if how == "revoked":
                 tokens.revoke(session, text, at=NOW)
             else:
-                tokens.set_disabled(session, "auditor", True)
+                session.get_one(User, "auditor").disabled = True
             session.commit()
             service.clock[0] = NOW + timedelta(seconds=REMEMBERED)
         assert status(client) == 401
-        tokens.set_disabled(session, "auditor", False)
+        session.get_one(User, "auditor").disabled = False
         session.commit()
 
 

@@ -19,6 +19,7 @@ from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import TrialState
+from govray.platform.store.tables import User
 from tests.support.people import NOW, Service, begin_session, serve
 from tests.support.runs import add_runs
 
@@ -69,7 +70,7 @@ class Reading:
                 case "session":
                     browser_sessions.end(session, self._secret)
                 case "account":
-                    tokens.set_disabled(session, self._user, True)
+                    session.get_one(User, self._user).disabled = True
                 case "role":
                     role_bindings.unbind(session, self._binding, by=BY)
             session.commit()

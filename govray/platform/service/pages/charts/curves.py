@@ -109,7 +109,7 @@ MOST_POINTS = 1000
 MOST_CHARTS = 12
 MOST_ROWS = 40
 """Of the table beside a chart."""
-_ROWS_AT_ONCE = 10_000
+_AT_ONCE = {"yield_per": 10_000}  # rows
 
 
 @dataclass(frozen=True)
@@ -167,14 +167,8 @@ def lines_of(
         first, last: The steps to read, both included; None: from the first, or up to the last.
     """
     places = col(Metric.group), col(Metric.name)
-    wanted = _Wanted([trial], places, (), first, last, _finest(session, [trial], first, last))
-    more = wanted.more(session)
-    found = {}
-    for (group, name), measured in groupby(wanted.read(session), key=lambda row: row[:2]):
-        line = _drawn(((row[2], row[3]) for row in measured), (group, name) in more)
-        if line is not None:
-            found[name, group] = line
-    return found
+    found = _lines(session, [trial], places, (), first, last)
+    return {(name, group): line for (group, name), line in found}
 
 
 def line_of_each(
@@ -192,15 +186,8 @@ def line_of_each(
         first, last: As `lines_of` has them.
     """
     named = col(Metric.group) == group, col(Metric.name) == name
-    finest = _finest(session, trials, first, last)
-    wanted = _Wanted(trials, (col(Metric.trial),), named, first, last, finest)
-    more = wanted.more(session)
-    found = {}
-    for trial, measured in groupby(wanted.read(session), key=lambda row: row[0]):
-        line = _drawn(((row[1], row[2]) for row in measured), (trial,) in more)
-        if line is not None:
-            found[trial] = line
-    return found
+    found = _lines(session, trials, (col(Metric.trial),), named, first, last)
+    return {trial: line for (trial,), line in found}
 
 
 def _finest(session: Session, trials: Collection[str], first: int | None, last: int | None) -> int:
@@ -211,52 +198,45 @@ def _finest(session: Session, trials: Collection[str], first: int | None, last: 
     return max(0, math.ceil(math.log2(max(steps, 1) / part)))
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Which numbers of the store are to be drawn.
+def _lines(
+    session: Session,
+    trials: Collection[str],
+    places: Sequence[Any],
+    named: Sequence[Any],
+    first: int | None,
+    last: int | None,
+) -> Iterator[tuple[tuple[str, ...], DrawnLine]]:
+    """The lines that have finite numbers, with what tells one from the next.
 
-    Attributes:
+    Args:
         trials: Whose.
         places: The columns that tell one line from the next.
         named: What besides says which lines.
-        first, last: As `lines_of` has them.
-        finest: The finest resolution that is read.
     """
-
-    trials: Collection[str]
-    places: Sequence[Any]
-    named: Sequence[Any]
-    first: int | None
-    last: int | None
-    finest: int
-
-    def read(self, session: Session) -> Iterator[Any]:
-        """(*places, step, value) in their order, from each resolution in the order of the index."""
-        columns = select(*self.places, col(Metric.step), col(Metric.value))
-        return merge(
-            *(
-                session.execute(
-                    columns.where(*self._where(resolution))
-                    .order_by(*self.places, col(Metric.step))
-                    .execution_options(yield_per=_ROWS_AT_ONCE)
-                )
-                for resolution in range(self.finest + 1)
-            ),
-            key=lambda row: row[:-1],
-        )
-
-    def more(self, session: Session) -> set[tuple[Any, ...]]:
-        """The lines that have finer numbers than those that are read."""
-        finer = select(*self.places).where(*self._where(self.finest + 1)).distinct()
-        return {tuple(row) for row in session.execute(finer)}
-
-    def _where(self, resolution: int) -> list[Any]:
-        # An IN of one trial would keep the index from giving the order.
-        of = [col(Metric.trial) == each for each in self.trials] if len(self.trials) == 1 else []
-        found = [*(of or [col(Metric.trial).in_(self.trials)]), *self.named]
-        found += [col(Metric.archived).is_(False), col(Metric.resolution) == resolution]
-        found += [] if self.first is None else [col(Metric.step) >= self.first]
-        return found + ([] if self.last is None else [col(Metric.step) <= self.last])
+    # An IN of one trial would keep the index from giving the order.
+    whose = (
+        col(Metric.trial) == next(iter(trials))
+        if len(trials) == 1
+        else col(Metric.trial).in_(trials)
+    )
+    where = [whose, *named, col(Metric.archived).is_(False)]
+    where += [] if first is None else [col(Metric.step) >= first]
+    where += [] if last is None else [col(Metric.step) <= last]
+    resolution, finest = col(Metric.resolution), _finest(session, trials, first, last)
+    finer = select(*places).where(*where, resolution == finest + 1).distinct()
+    more = {tuple(row) for row in session.execute(finer)}
+    numbers = select(*places, col(Metric.step), col(Metric.value)).where(*where)
+    ordered = numbers.order_by(*places, col(Metric.step))
+    # From each resolution in the order of the index.
+    read = (
+        session.execute(ordered.where(resolution == each), execution_options=_AT_ONCE)
+        for each in range(finest + 1)
+    )
+    rows = merge(*read, key=lambda row: row[:-1])
+    for place, measured in groupby(rows, key=lambda row: tuple(row[:-2])):
+        line = _drawn((row[-2:] for row in measured), place in more)
+        if line is not None:
+            yield place, line
 
 
 def _drawn(measured: Iterator[Point], finer: bool) -> DrawnLine | None:

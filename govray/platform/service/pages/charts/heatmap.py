@@ -25,14 +25,14 @@ SHADES = 6
 _ORDER = ("public_domain", "permissive", "copyleft_limited", "copyleft", "commercial", "unknown")
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeatCell:
     """One row in one group. ``levels`` are those of its exclusions, least and most."""
 
     reach: str
     tokens: int
-    shade: int
     levels: tuple[int, int] | None
+    shade: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,44 +77,22 @@ def heat_map(
         fold = category is None and not name and len(chosen) > FOLD_ABOVE
     groups = tuple(each.group for each in document.groups)
     if fold:
-        parts = [_of_category(key, chosen) for key in _ORDER]
-        rows = [part for part in parts if part is not None]
+        parts = {key: [row for row in chosen if row.license_category == key] for key in _ORDER}
+        rows = [_row(key, key, None, part) for key, part in parts.items() if part]
     else:
-        rows = [_of_corpus(row) for row in chosen]
+        rows = [_row(row.corpus, row.license_category, row.license, [row]) for row in chosen]
         rows.sort(key=lambda row: (_ORDER.index(row.category), -row.tokens, row.name))
     shown = rows[:MOST_ROWS]
     largest = max((cell.tokens for row in shown for cell in row.cells), default=0)
-    return HeatMap(
-        groups=groups,
-        rows=tuple(_shaded(row, largest) for row in shown),
-        folded=fold,
-        left_out=len(rows) - len(shown),
-    )
+    for cell in (cell for row in shown for cell in row.cells):
+        cell.shade = shade(cell.tokens, largest)
+    return HeatMap(groups, tuple(shown), fold, len(rows) - len(shown))
 
 
-def _of_corpus(row: CorpusLineage) -> HeatRow:
-    return HeatRow(
-        name=row.corpus,
-        category=row.license_category,
-        license=row.license,
-        corpora=1,
-        tokens=row.tokens,
-        cells=tuple(_merged([cell]) for cell in row.cells),
-    )
-
-
-def _of_category(category: str, rows: Sequence[CorpusLineage]) -> HeatRow | None:
-    mine = [row for row in rows if row.license_category == category]
-    if not mine:
-        return None
-    return HeatRow(
-        name=category,
-        category=category,
-        license=None,
-        corpora=len(mine),
-        tokens=sum(row.tokens for row in mine),
-        cells=tuple(_merged(cells) for cells in zip(*(row.cells for row in mine), strict=True)),
-    )
+def _row(name: str, category: str, license: str | None, rows: Sequence[CorpusLineage]) -> HeatRow:
+    cells = tuple(_merged(cells) for cells in zip(*(row.cells for row in rows), strict=True))
+    tokens = sum(row.tokens for row in rows)
+    return HeatRow(name, category, license, len(rows), tokens, cells)
 
 
 def _merged(cells: Sequence[LineageCell]) -> HeatCell:
@@ -124,26 +102,8 @@ def _merged(cells: Sequence[LineageCell]) -> HeatCell:
         reach = "direct"
     elif any(cell.transitive for cell in cells):
         reach = "indirect"
-    return HeatCell(
-        reach=reach,
-        tokens=sum(cell.tokens for cell in cells),
-        shade=0,
-        levels=(min(levels), max(levels)) if levels else None,
-    )
-
-
-def _shaded(row: HeatRow, largest: int) -> HeatRow:
-    return HeatRow(
-        row.name,
-        row.category,
-        row.license,
-        row.corpora,
-        row.tokens,
-        tuple(
-            HeatCell(cell.reach, cell.tokens, shade(cell.tokens, largest), cell.levels)
-            for cell in row.cells
-        ),
-    )
+    spanned = (min(levels), max(levels)) if levels else None
+    return HeatCell(reach, sum(cell.tokens for cell in cells), spanned)
 
 
 def shade(tokens: int, largest: int) -> int:

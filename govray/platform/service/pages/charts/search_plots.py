@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select, tuple_
 from sqlmodel import Session, col
 
 from govray.platform.store.tables import Experiment, Metric, Trial
@@ -219,33 +219,16 @@ def _last(
     session: Session, trials: Sequence[str], names: Sequence[str]
 ) -> dict[tuple[str, str], float]:
     """(Trial, name) → the last number that it reported to the search. One query."""
+    m = Metric
     of = (
-        col(Metric.trial).in_(trials),
-        col(Metric.group) == _GROUP,
-        col(Metric.name).in_(names),
-        col(Metric.archived).is_(False),
+        *(col(m.trial).in_(trials), col(m.group) == _GROUP, col(m.name).in_(names)),
+        col(m.archived).is_(False),
     )
-    newest = (
-        select(
-            col(Metric.trial).label("trial"),
-            col(Metric.name).label("name"),
-            func.max(col(Metric.step)).label("step"),
-        )
-        .where(*of)
-        .group_by(col(Metric.trial), col(Metric.name))
-        .subquery()
-    )
+    newest = select(col(m.trial), col(m.name), func.max(col(m.step))).where(*of)
+    newest = newest.group_by(col(m.trial), col(m.name))
+    place = tuple_(col(m.trial), col(m.name), col(m.step))
     rows = session.execute(
-        select(col(Metric.trial), col(Metric.name), col(Metric.value))
-        .join(
-            newest,
-            and_(
-                newest.c.trial == col(Metric.trial),
-                newest.c.name == col(Metric.name),
-                newest.c.step == col(Metric.step),
-            ),
-        )
-        .where(*of)
+        select(col(m.trial), col(m.name), col(m.value)).where(*of, place.in_(newest))
     )
     return {(row[0], row[1]): row[2] for row in rows if math.isfinite(row[2])}
 
