@@ -38,8 +38,7 @@ from benchmarks.command import positive, run
 from benchmarks.copied_records import KINDS, AskedText, questions, records
 from benchmarks.process_tree import cpu_seconds, peaks
 from govray.data.corpus import build, part_files, read_part, record_hashes
-from govray.data.similarity.index_build import BuildParts, build_index, in_turn
-from govray.data.similarity.kept_index import kept_folder
+from govray.data.similarity.index_build import BuildParts, build_index, in_turn, kept_folder
 from govray.data.similarity.minhash import BANDS, LEAST, passage_signatures, shingles, words
 from govray.data.similarity.near_copies import STRIDE, near
 from govray.data.similarity.passage_index import open_index

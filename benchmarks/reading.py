@@ -39,7 +39,7 @@ from benchmarks.readers import (
     governed_ranges,
 )
 from govray.data.admission import prepare
-from govray.data.corpus_credentials import read_credentials, verify_credentials
+from govray.data.corpus import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan

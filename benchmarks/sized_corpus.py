@@ -18,7 +18,7 @@ from benchmarks.one_corpus import CORPUS, OneCorpus
 from benchmarks.sized_model import CONTEXT
 from govray.data import corpus
 from govray.data.admission import prepare
-from govray.data.corpus_credentials import read_credentials, verify_credentials
+from govray.data.corpus import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import LocalSigner

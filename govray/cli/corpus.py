@@ -311,7 +311,7 @@ def overlap(
     """
     from govray.data import corpus
     from govray.data.overlap import digests, overlaps
-    from govray.data.similarity.kept_index import passages_of
+    from govray.data.similarity.index_build import passages_of
     from govray.governance.policy.record_commitment import read_secret
 
     names = corpus.list_corpora(folder)
@@ -368,7 +368,7 @@ def index(
     whole stays. Without this verb the first 'govray trace' or 'overlap --near' builds them.
     """
     from govray.data import corpus
-    from govray.data.similarity import kept_index
+    from govray.data.similarity import index_build
     from govray.governance.policy.record_commitment import read_secret
 
     names = corpus.list_corpora(folder)
@@ -376,11 +376,11 @@ def index(
     rows: list[dict[str, Any]] = []
     with _index_building(parallel) as build:
         for name, each in stated.items():
-            found = kept_index.whole_index(folder / name, each.root)
+            found = index_build.whole_index(folder / name, each.root)
             state = "kept"
             if found is None:
                 secret = read_secret(folder / name, each.commitment)
-                found = kept_index.built_index(folder / name, each.root, secret, build)
+                found = index_build.built_index(folder / name, each.root, secret, build)
                 state = "built"
             counts = {"records": sum(found.parts), "passages": len(found), "bytes": found.size}
             rows.append({"corpus": name, **counts, "index": state})

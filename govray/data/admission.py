@@ -2,7 +2,7 @@
 
 The order matters. Nothing is read before it is allowed, and nothing is used before it is checked:
 
-1. Every corpus has a verified credential (``corpus_credentials.py``).
+1. Every corpus has a verified credential (``corpus.py``).
 2. The policy decides each class. A class that no rule matches is refused. A class with an empty
    profile is quarantined: counted from its credential and never read. Too large a share in
    quarantine is refused.

@@ -28,9 +28,10 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,11 @@ from govray.data.prepared.object_ranges import at_once
 from govray.errors import GovrayError, Malformed, Refused, UsageError
 from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
-from govray.governance.policy.credential import Credential, Period, Records
+from govray.governance.policy.credential import Credential, Period, Records, verify_credential
 from govray.governance.policy.record_commitment import SECRET_BYTES, SECRET_FILE
 from govray.governance.trust import license as spdx
 from govray.governance.trust.license import LicenseCategory, Use
+from govray.governance.trust.trust_state import TrustState, Verified
 from govray.storage.atomic_file import write_whole
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
@@ -456,3 +458,43 @@ def disk_errors(where: Place | str) -> Iterator[None]:
 def first_line(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def read_credentials(corpora: Place) -> dict[str, bytes]:
+    """The envelope of every corpus's credential in a folder, by corpus name; not yet verified.
+    Raises ``Refused``: a corpus without a credential."""
+    names = list_corpora(corpora)
+    return dict(zip(names, at_once(_envelope, [corpora / name for name in names]), strict=True))
+
+
+def _envelope(corpus: Place) -> bytes:
+    path = corpus / CREDENTIAL_FILE
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(
+            f"no readable credential, so no licence is known ({error.strerror})",
+            where=str(path),
+            do="Have the corpus's authority sign one, or move the corpus elsewhere.",
+        ) from error
+
+
+def verify_credentials(
+    corpora: Place, envelopes: Mapping[str, bytes], trust: TrustState, *, at: datetime
+) -> dict[str, Verified[Credential]]:
+    """The verified credential of every corpus, by corpus name."""
+    verified: dict[str, Verified[Credential]] = {}
+    for name, data in envelopes.items():
+        where = str(corpora / name / CREDENTIAL_FILE)
+        try:
+            credential = verify_credential(trust, data, at=at)
+        except Refused as error:  # the file says more than the kind of document
+            raise type(error)(error.what, where=where, do=error.do) from error
+        if credential.document.corpus != name:
+            raise Refused(
+                f"the credential is for corpus {credential.document.corpus!r}",
+                where=where,
+                do="Name the corpus's folder after the corpus.",
+            )
+        verified[name] = credential
+    return verified

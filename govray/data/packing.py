@@ -3,8 +3,13 @@
 What is small is packed here: Ray Data starts three processes, which takes longer.
 
 Read → hash → tokenize → pack → write, one item for each part. A part that an earlier try finished
-is verified instead (``finished_parts.py``). What a task found is compared with
-the credential by the driver (``admission.py``), before any of it is used.
+is verified instead. What a task found is compared with the credential by the driver
+(``admission.py``), before any of it is used.
+
+The mark of a finished part holds the draft's inputs and choice, and what the manifest is to say of
+the part. On a store it also holds size and tag of each object. A part counts as finished if its
+files are still those. Files of a disk are read and compared by digest, objects by size and tag.
+Any other part is packed anew.
 
 Pickle is used between the driver and its own tasks only, never on what lies on storage. Ray itself
 unpickles what workers answer, whatever form this module gives it. So a driver that holds the
@@ -15,12 +20,13 @@ its machine, unless ``RAY_ADDRESS`` names another, where nobody else's code may 
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +35,6 @@ import ray.data
 
 from govray.data import records_file, shard_file
 from govray.data.corpus import part_files, read_part, record_name
-from govray.data.prepared import finished_parts
 from govray.data.prepared.ray_failures import ray_failures_named
 from govray.data.rows import chat, tensor_record
 from govray.data.shard_file import Rows
@@ -39,7 +44,14 @@ from govray.governance.formats.record_columns import RESERVE, TRAIN, RecordColum
 from govray.governance.formats.row_schema import MASKED, RowSchema
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
-from govray.governance.record.prepare_manifest import Part, Reserve, reserve_file, shard_name
+from govray.governance.record.prepare_manifest import (
+    Part,
+    Reserve,
+    ReserveShard,
+    RowTargets,
+    reserve_file,
+    shard_name,
+)
 from govray.storage.atomic_file import make_folder
 from govray.storage.bucket_path import BucketPath, ObjectStat
 from govray.storage.draft_folder import DraftFolder
@@ -151,10 +163,10 @@ class Packing(PartWork):
 
     def work(self, item: Item) -> Packed:
         """Raises as `_pack`."""
-        if found := finished_parts.read(self.draft, item.file, self._dtype):
+        if found := finished_part(self.draft, item.file, self._dtype):
             return Packed(found)
         packed = self._pack(item)
-        finished_parts.mark(self.draft, packed.part)
+        mark_finished(self.draft, packed.part)
         return packed
 
     def failed(self, item: Item, error: Exception) -> GovrayError:
@@ -337,3 +349,68 @@ def cannot_write(error: Exception, path: Place) -> UsageError:
         if isinstance(path, Path)
         else "Check the bucket, the right to write there and the network.",
     )
+
+
+Dtype: TypeAlias = np.dtype[np.unsignedinteger]
+
+
+def mark_finished(draft: DraftFolder, part: Part) -> None:
+    """Say that a part's files are whole."""
+    made = {
+        "inputs": draft.inputs,
+        "choice": draft.choice,
+        "part": part.to_json(),
+        "objects": _objects(draft, part),
+    }
+    draft.mark(_name(part.file), json.dumps(made).encode())
+
+
+def finished_part(draft: DraftFolder, file: str, dtype: Dtype) -> Part | None:
+    """The part whose shard is ``file``, if it is finished; words are stored as ``dtype``."""
+    if (data := draft.marked(_name(file))) is None:
+        return None
+    try:
+        made = json.loads(data)
+        if (made["inputs"], made["choice"]) != (draft.inputs, draft.choice):
+            return None  # a task of an earlier draft, which was discarded, outlived it
+        part = Part.from_json(made["part"], where=file)
+        if isinstance(draft.folder, BucketPath):
+            return part if made["objects"] == _objects(draft, part) else None
+        _verify(draft, part, dtype)
+    except (GovrayError, FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return part
+
+
+def _name(file: str) -> str:
+    return file.replace("/", "-")
+
+
+def _files(part: Part) -> list[str]:
+    reserve = [part.reserve.file] if part.reserve else []
+    return [part.file, part.records_file, *reserve]
+
+
+def _objects(draft: DraftFolder, part: Part) -> dict[str, list[int | str | None]]:
+    """File to size and tag, on a store."""
+    found: dict[str, list[int | str | None]] = {}
+    if isinstance(draft.folder, BucketPath):
+        for file in _files(part):
+            status = (draft.folder / file).stat()
+            found[file] = [status.st_size, status.tag.e_tag]
+    return found
+
+
+def _verify(draft: DraftFolder, part: Part, dtype: Dtype) -> None:
+    """Read a part's files. Raises ``GovrayError`` if they are not as ``part`` says."""
+    columns = records_file.read(draft.folder / part.records_file, part.records[1])
+    if columns.digest != part.records_digest:
+        raise ValueError("other records")
+    counts = columns.row_targets
+    if (None if counts is None else RowTargets.of(counts)) != part.targets:
+        raise ValueError("other loss targets")
+    shards: Sequence[Part | ReserveShard | None] = (part, part.reserve)
+    for shard in shards:
+        if shard is not None:
+            file = shard_file.ShardFile(draft.folder / shard.file)
+            file.verify(shard.groups_digest, shard.rows, dtype)

@@ -17,7 +17,7 @@ import tokenizers
 from govray.data import corpus, packing
 from govray.data.admission import Prepared
 from govray.data.arrow_rows import ArrowRows
-from govray.data.corpus_credentials import read_credentials, verify_credentials
+from govray.data.corpus import read_credentials, verify_credentials
 from govray.data.records_file import open_records
 from govray.data.tokenizer import load_tokenizer
 from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.data import admission, corpus
-from govray.data.corpus_credentials import read_credentials, verify_credentials
+from govray.data.corpus import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.credential import Period, seal_credential

@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from govray.data.corpus import part_files, read_part
-from govray.data.similarity.block_digests import damaged
-from govray.data.similarity.kept_index import built_index, index_of
+from govray.data.similarity.index_build import built_index, index_of
 from govray.data.similarity.minhash import (
     LEAST,
     SHINGLE,
@@ -42,7 +41,7 @@ from govray.data.similarity.minhash import (
     shingles,
     words,
 )
-from govray.data.similarity.passage_index import PassageIndex
+from govray.data.similarity.passage_index import PassageIndex, damaged
 from govray.errors import Damaged, UsageError
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Records

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from govray.data.packing import Item, PartWork, run_work
-from govray.data.similarity.index_build import stem
-from govray.data.similarity.passage_run import PartRuns, write_runs
+from govray.data.similarity.index_build import PartRuns, stem, write_runs
 from govray.errors import GovrayError, UsageError
 from govray.governance.policy import record_commitment
 from govray.storage.place import Place

@@ -26,23 +26,16 @@ On disk: 772 bytes a passage and the directory.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from govray.data.similarity.block_digests import (
-    DIGEST,
-    BlockWriter,
-    Digests,
-    block_count,
-    checked,
-    damaged,
-)
 from govray.data.similarity.minhash import (
     ALGORITHM,
     BANDS,
@@ -54,8 +47,69 @@ from govray.data.similarity.minhash import (
     band_keys,
     in_bands,
 )
-from govray.errors import Malformed
+from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
+
+DIGEST = 32
+
+Digests = npt.NDArray[np.uint8]
+"""SHA-256 of blocks, ``[blocks, DIGEST]``."""
+
+
+def block_count(size: int, block: int) -> int:
+    """How many blocks of at most ``block`` bytes ``size`` bytes have."""
+    return -(-size // block)
+
+
+class BlockWriter:
+    """Writes one sequence of blocks behind what a file has; ``digests`` and ``heads`` are theirs.
+    Heads are the first eight bytes of each block. It holds less than a block in memory."""
+
+    def __init__(self, file: BinaryIO, block: int) -> None:
+        self._file, self._block = file, block
+        self._rest = b""
+        self.digests = bytearray()
+        self.heads = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append bytes, however many. Raises ``OSError``."""
+        data = self._rest + data
+        whole = len(data) - len(data) % self._block
+        for start in range(0, whole, self._block):
+            self._write(data[start : start + self._block])
+        self._rest = data[whole:]
+
+    def end(self) -> None:
+        """Append the last block, if it is short."""
+        if self._rest:
+            self._write(self._rest)
+        self._rest = b""
+
+    def _write(self, block: bytes) -> None:
+        self._file.write(block)
+        self.digests += hashlib.sha256(block).digest()
+        self.heads += block[:8]
+
+
+def checked(
+    block: npt.NDArray[np.void] | npt.NDArray[np.uint64], digest: Digests, path: Path
+) -> bytes:
+    """The bytes of a block of a mapped file, copied.
+    Raises ``Damaged``: they have another digest."""
+    data = block.tobytes()
+    if hashlib.sha256(data).digest() != digest.tobytes():
+        raise damaged(path)
+    return data
+
+
+def damaged(path: Path) -> Damaged:
+    """The error of an index that is not as it was written."""
+    return Damaged(
+        "the index of passages is not as it was written",
+        where=str(path),
+        do="Delete it: the next search builds it anew.",
+    )
+
 
 HEADER, DIRECTORY, PASSAGES, ENTRIES = "index.json", "directory", "passages", "bands"
 ROW = np.dtype([("record", "<u4"), ("signature", "<u4", (PERMUTATIONS,))])

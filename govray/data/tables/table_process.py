@@ -22,13 +22,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import IO, BinaryIO, ClassVar
+from typing import IO, Any, BinaryIO, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from govray.data.corpus import first_line
 from govray.data.sources.objects import Format, SourceObject
-from govray.data.tables import table_batches
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
 
 BYTES = 1 << 30
@@ -212,9 +212,9 @@ def _answer(
 ) -> Iterator[tuple[bytes, bytes | pa.Buffer]]:
     try:
         if columns is None:
-            yield _SCHEMA, table_batches.schema_of(found, format).serialize()
+            yield _SCHEMA, decoded_schema(found, format).serialize()
             return
-        for batch in table_batches.batches(found, format, columns, rows):
+        for batch in decoded_batches(found, format, columns, rows):
             step = 1 if batch.nbytes > _MESSAGE else max(1, batch.num_rows)
             for start in range(0, batch.num_rows, step):
                 sink = pa.BufferOutputStream()
@@ -244,3 +244,63 @@ def _read(stream: IO[bytes]) -> tuple[bytes, bytes]:
     if len(data) < size:
         raise EOFError
     return kind, data
+
+
+_BUFFER = 1 << 20  # bytes read ahead of each column
+_STREAM_END = bytes.fromhex("ffffffff00000000")
+
+
+def decoded_schema(found: SourceObject, format: Format) -> pa.Schema:
+    """The columns. The file is read, not mapped: one that is cut short meanwhile would kill us.
+
+    Raises:
+        Exception: pyarrow's or the storage's; the table cannot be read, or is cut short.
+    """
+    with found.open() as file:
+        if format == "parquet":
+            return pq.read_schema(file)
+        _check_end(file)
+        return _arrow(file).schema
+
+
+def decoded_batches(
+    found: SourceObject, format: Format, columns: Sequence[str], rows: int
+) -> Iterator[pa.RecordBatch]:
+    """All rows, at most ``rows`` in a batch.
+
+    Raises:
+        Exception: As `decoded_schema`; or there is not the memory for a batch.
+    """
+    if format == "parquet":
+        with (
+            found.open() as file,
+            pq.ParquetFile(
+                file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+            ) as table,
+        ):
+            yield from table.iter_batches(batch_size=rows, columns=[*columns], use_threads=False)
+        return
+    with found.open() as file, _arrow(file) as reader:
+        streamed = isinstance(reader, pa.RecordBatchStreamReader)
+        stored = (
+            reader if streamed else (reader.get_batch(i) for i in range(reader.num_record_batches))
+        )
+        for batch in stored:
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
+
+
+def _arrow(file: pa.NativeFile) -> Any:
+    magic = file.read(6)
+    file.seek(0)
+    return pa.ipc.open_file(file) if magic == b"ARROW1" else pa.ipc.open_stream(file)
+
+
+def _check_end(file: pa.NativeFile) -> None:
+    """Demand the end mark: a stream that is cut between two batches looks complete to pyarrow."""
+    size = file.size()
+    magic = file.read(6)
+    file.seek(max(0, size - len(_STREAM_END)))
+    if magic != b"ARROW1" and file.read() != _STREAM_END:
+        raise pa.ArrowInvalid("the stream has no end mark")
+    file.seek(0)

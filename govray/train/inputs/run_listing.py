@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from govray.data.corpus_credentials import read_credentials
+from govray.data.corpus import read_credentials
 from govray.errors import GovrayError, Refused
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from govray.data.corpus_credentials import read_credentials, verify_credentials
+from govray.data.corpus import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import PublicKey

@@ -20,8 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from govray.data.admission import Prepared
-from govray.data.corpus import part_files, read_part
-from govray.data.corpus_credentials import read_credentials, verify_credentials
+from govray.data.corpus import part_files, read_credentials, read_part, verify_credentials
 from govray.data.records_file import find_prepared
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.formats.row_schema import RowSchema

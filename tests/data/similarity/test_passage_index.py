@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from govray.data import corpus
 from govray.data.corpus import Built, build, part_files
-from govray.data.similarity import index_build, kept_index, passage_index, passage_run
-from govray.data.similarity.index_build import build_index, in_turn
-from govray.data.similarity.kept_index import FOLDER, built_index, index_of
+from govray.data.similarity import index_build, passage_index
+from govray.data.similarity.index_build import FOLDER, build_index, built_index, in_turn, index_of
 from govray.data.similarity.minhash import (
     BANDS,
     PERMUTATIONS,
@@ -62,7 +61,7 @@ def written(folder: Path, passages: CorpusPassages, root: str = ROOT) -> Passage
 
     def band(number: int) -> Iterator[Any]:
         keys = passage_index.band_keys(in_bands(passages.signatures)[:, number])
-        yield np.sort(passage_run.entries_of(keys, numbers))
+        yield np.sort(index_build.entries_of(keys, numbers))
 
     folder.mkdir(parents=True)
     parts = [int(passages.owners.max()) + 1] if len(rows) else []
@@ -142,7 +141,7 @@ def test_the_bytes_follow_from_the_records_alone(
     def last_first(parts: Any, secret: bytes | None, folder: Path) -> Any:
         stems = [folder / f"{k}" for k in range(len(parts))]
         pairs = [*zip(parts, stems, strict=True)]
-        found = [passage_run.write_runs(part, secret, stem) for part, stem in pairs[::-1]]
+        found = [index_build.write_runs(part, secret, stem) for part, stem in pairs[::-1]]
         return found[::-1]
 
     made = []
@@ -151,7 +150,7 @@ def test_the_bytes_follow_from_the_records_alone(
         ("b", last_first, 13, 100),
     ]:
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(passage_run, "RUN", run)
+        monkeypatch.setattr(index_build, "RUN", run)
         monkeypatch.setattr(index_build.merged, "__defaults__", (at_once,))
         build_index(tmp_path / name, several.folder, several.root, SECRET, how)
         made.append(files(tmp_path / name))
@@ -234,8 +233,8 @@ def test_what_is_not_as_it_was_written_is_built_anew(
     DAMAGE[name](kept)
     # The control: an index that is believed gives other answers, or none.
     built: list[object] = []
-    real = kept_index.build_index
-    monkeypatch.setattr(kept_index, "build_index", lambda *of: built.append(of[0]) or real(*of))
+    real = index_build.build_index
+    monkeypatch.setattr(index_build, "build_index", lambda *of: built.append(of[0]) or real(*of))
     assert ask() == first
     assert len(built) == 1
     assert files(kept) == whole

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from govray import cli
-from govray.data.corpus_credentials import read_credentials
+from govray.data.corpus import read_credentials
 from govray.engine import gpt
 from govray.errors import Refused, UsageError
 from govray.governance.record.batch_plan import BatchPlan
