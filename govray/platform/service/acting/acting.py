@@ -40,7 +40,7 @@ from govray.platform.service.visible.visible_models import find_policy
 from govray.platform.service.visible.visible_runs import experiments, find_submission
 from govray.platform.store import submissions, tables
 from govray.platform.store.database import begin_writing
-from govray.platform.store.project_settings import Wanted
+from govray.platform.store.project_settings import ProjectSettings, Wanted, resolve, with_defaults
 from govray.platform.store.run_owners import RUN_KINDS, submission_facts
 from govray.platform.store.tables import Submission
 
@@ -157,24 +157,27 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         return getattr(origin, name, otherwise) if value is None else value
 
     project, at = chosen("project", DEFAULT), project_rules.changed_by(caller).at
+    row, settings = project_rules.submitting(session, caller, project, at=at)
     config = read_mapping(text, name=FILE)
-    merged = project_rules.merged(session, caller, project, config, at=at)
+    merged = with_defaults(settings, config)
     pool = _placed("pool", asked.pool, stated_pool(merged), origin)
     if lacks_room(merged):
-        room = project_rules.search_room(session, caller, project, pool, at=at)
+        room = project_rules.search_room(session, settings, pool)
         merged = merged if room is None else with_room(merged, room)
     if merged != config:
         text = written(merged)
     found = facts(check, text)
-    policy = _known_policy(session, caller, project, chosen("policy", None), at=at)
+    policy = _known_policy(session, caller, settings, chosen("policy", None))
     wanted = Wanted(
         config=merged,
         slots=found.slots,
         pool=pool,
         priority=_placed("priority", asked.priority, found.priority, origin),
-        policy=policy,
+        policy=policy.digest if policy else None,
+        policy_name=policy.name if policy else None,
     )
-    resolved = project_rules.check_submission(session, project, caller, wanted, at=at)
+    project_rules.check_not_archived(row)
+    resolved = resolve(settings, wanted, project=project)
     archive = chosen("archive", None)
     project_rules.check_startable(
         session, resolved.pool, project, found.slots, brings_folder=archive is not None
@@ -186,7 +189,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         pool=resolved.pool,
         priority=resolved.priority,
         archive=archive,
-        policy=policy,
+        policy=wanted.policy,
         forked_from=origin.id if origin else None,
     )
     act = Act(
@@ -303,7 +306,10 @@ def _register(
 def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
     """Stop, kill, resume, archive or unarchive a submission, as the caller asks for. Raises
     `Refused`: in its state that means nothing, or its project is archived."""
-    row = _of_caller(session, caller, id_, verb)
+    begin_writing(session)
+    row = find_submission(session, caller, id_)
+    act = Act(verb=verb, pool=row.pool, priority=row.priority, slots=row.slots, owner=row.user)
+    may_act(session, caller, row.project, act)
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
     if verb in ("archive", "unarchive"):
@@ -340,25 +346,16 @@ def last_policy(session: Session, caller: Caller, name: str, place: str) -> tabl
     return None
 
 
-def _of_caller(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
-    begin_writing(session)
-    row = find_submission(session, caller, id_)
-    act = Act(verb=verb, pool=row.pool, priority=row.priority, slots=row.slots, owner=row.user)
-    may_act(session, caller, row.project, act)
-    return row
-
-
 def _known_policy(
-    session: Session, caller: Caller, project: str, digest: str | None, *, at: str
-) -> str | None:
+    session: Session, caller: Caller, settings: ProjectSettings, digest: str | None
+) -> tables.Policy | None:
     if digest is None:
         return None
-    settings = project_rules.submitting(session, caller, project, at=at)[1]
-    known = select(tables.Policy.digest).where(tables.Policy.digest == digest)
-    if digest in (settings.depth_policies or ()) and session.exec(known).first() is not None:
-        return digest
+    known = session.get(tables.Policy, digest)
+    if known is not None and digest in (settings.depth_policies or ()):
+        return known
     try:
-        return find_policy(session, caller, digest).digest
+        return find_policy(session, caller, digest)
     except Problem:
         raise not_valid(
             "body.policy", "The store knows no policy of this digest", "See /v1/policies"
@@ -370,10 +367,10 @@ def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str
     if key is None:
         return None
     try:
-        encoded = canonical_json.encode(body)
+        said = [canonical_json.encode(each) for each in ([caller.name, key], body)]
     except GovrayError as error:
         raise not_valid("body", error.what) from None
-    return _digest(canonical_json.encode([caller.name, key])), _digest(encoded)
+    return hashlib.sha256(said[0]).hexdigest(), hashlib.sha256(said[1]).hexdigest()
 
 
 def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
@@ -383,7 +380,3 @@ def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
         return submissions.repeated(session, request)
     except GovrayError as error:
         raise not_valid("header.idempotency-key", error.what, error.do) from None
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

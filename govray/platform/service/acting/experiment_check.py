@@ -32,64 +32,49 @@ class ExperimentFacts(Protocol):
     """What a file says of itself. `govray.tune.experiment_cost.ExperimentCost` has the words."""
 
     @property
-    def kind(self) -> str:
-        """``train`` or ``tune``."""
+    def kind(self) -> str: ...
 
     @property
-    def name(self) -> str:
-        """The experiment's."""
+    def name(self) -> str: ...
 
     @property
-    def workers(self) -> int:
-        """Of one run."""
+    def workers(self) -> int: ...
 
     @property
-    def slots(self) -> int:
-        """Workers that it holds at once."""
+    def slots(self) -> int: ...
 
     @property
-    def least(self) -> int | None:
-        """Slots that it can go on with, if it can give some back."""
+    def least(self) -> int | None: ...
 
     @property
-    def gpus(self) -> float:
-        """At once."""
+    def gpus(self) -> float: ...
 
     @property
-    def trials(self) -> int:
-        """1 without a search."""
+    def trials(self) -> int: ...
 
     @property
-    def steps(self) -> int | None:
-        """Of all trials together, at most; None where they end with the data."""
+    def steps(self) -> int | None: ...
 
     @property
-    def rows_per_step(self) -> float:
-        """Of one trial, at least."""
+    def rows_per_step(self) -> float: ...
 
     @property
-    def tokens(self) -> int | None:
-        """Of all trials together."""
+    def tokens(self) -> int | None: ...
 
     @property
-    def policy(self) -> str:
-        """The place of the signed depth policy."""
+    def policy(self) -> str: ...
 
     @property
-    def priority(self) -> int | None:
-        """Of its pool's queue."""
+    def priority(self) -> int | None: ...
 
     @property
-    def own_code(self) -> bool:
-        """Whether it names no code but govray's and torch's optimizers."""
+    def own_code(self) -> bool: ...
 
     @property
-    def pretrained(self) -> bool:
-        """Whether it names weights to start from."""
+    def pretrained(self) -> bool: ...
 
     @property
-    def unknown(self) -> Sequence[str]:
-        """What the file does not say."""
+    def unknown(self) -> Sequence[str]: ...
 
 
 Check = Callable[[str], ExperimentFacts]

@@ -7,7 +7,7 @@ not change is a 403.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path
 from sqlalchemy import ColumnElement, false, or_, select, true
@@ -24,15 +24,11 @@ from govray.platform.store import pools
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.project_settings import (
     ProjectSettings,
-    Resolved,
     TaskKind,
-    Wanted,
     parse_settings,
-    resolve,
     resolve_task,
-    with_defaults,
 )
-from govray.platform.store.tables import Policy, Project, Workspace
+from govray.platform.store.tables import Project, Workspace
 from govray.platform.store.tenancy import NAME
 
 PlaceName = Annotated[str, Path(pattern=f"^{NAME}$", description="Its name.", examples=["vision"])]
@@ -142,32 +138,12 @@ def submitting(
     return row, settings_of(row)
 
 
-def merged(
-    session: Session, caller: Caller, project: str, config: dict[str, Any], *, at: str
-) -> dict[str, Any]:
-    """``config`` with what the project adds to it: whoever counts slots does so behind this."""
-    return with_defaults(submitting(session, caller, project, at=at)[1], config)
-
-
-def search_room(
-    session: Session, caller: Caller, project: str, pool: str | None, *, at: str
-) -> int | None:
-    """Slots that a search of this project takes which does not say how many. That is half of its
+def search_room(session: Session, settings: ProjectSettings, pool: str | None) -> int | None:
+    """Slots that a search of a project takes which does not say how many. That is half of its
     pool's, within the project's limits. None: nobody knows the pool's size."""
-    settings = submitting(session, caller, project, at=at)[1]
     found = pools.search_room(session, settings.default_pool if pool is None else pool)
     limits = (found, settings.max_slots, settings.max_slots_per_submission)
     return None if found is None else min(each for each in limits if each is not None)
-
-
-def check_submission(
-    session: Session, project: str, caller: Caller, wanted: Wanted, *, at: str
-) -> Resolved:
-    """What becomes of a submission to ``project``: with its defaults and within its limits."""
-    settings = _in_use(session, caller, project, at=at)
-    policy = session.get(Policy, wanted.policy) if wanted.policy else None
-    known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
-    return resolve(settings, known, project=project)
 
 
 def check_startable(
@@ -195,18 +171,13 @@ def check_task(
     at: str,
 ) -> tuple[str, int]:
     """The pool and priority of a task that is submitted to ``project``."""
-    settings = _in_use(session, caller, project, at=at)
+    row, settings = submitting(session, caller, project, at=at)
+    check_not_archived(row)
     pool, priority = resolve_task(
         settings, kind=kind, slots=slots, pool=pool, priority=priority, project=project
     )
     check_startable(session, pool, project, slots, brings_folder=True)  # a task needs none
     return pool, priority
-
-
-def _in_use(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
-    row, settings = submitting(session, caller, project, at=at)
-    check_not_archived(row)
-    return settings
 
 
 def check_not_archived(row: Project | None) -> None:
