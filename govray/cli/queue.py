@@ -1,4 +1,4 @@
-"""``govray queue``: work off the queue in front of Ray Jobs, and look into it.
+"""``govray queue``: work off the queue in front of Ray Jobs or Kubernetes, and look into it.
 
 ``run`` is the reconciler, and ``helm`` needs nothing but a file. The others ask the service.
 """
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from threading import Event
 
     from govray.platform.client.documents import QueueEntry
+    from govray.platform.queue.attestor_register import AttestorRegister
+    from govray.platform.queue.job import Cluster
     from govray.platform.queue.reconcile import QueuePass, Reconciler
+    from govray.platform.queue.settings import Queue
     from govray.platform.store.tables import Submission
+    from govray.storage.place import Place
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
 remote = typer.Typer(help="List what was submitted, look into one, stop it, kill it or resume it.")
@@ -61,11 +65,9 @@ def run(
 
     from sqlmodel import Session
 
-    from govray.cli.init import deployment
     from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.queue.attestor_register import AttestorRegister
     from govray.platform.queue.outcome import committed_below
-    from govray.platform.queue.ray_jobs import RayJobs
     from govray.platform.queue.reconcile import Reconciler
     from govray.platform.queue.run_limits import RunLimits
     from govray.platform.queue.settings import read_queue
@@ -78,18 +80,8 @@ def run(
     tell = _teller(log_format)
     queue = read_queue(file)
     storage = place(queue.storage)
-    token = queue.token()
     register = AttestorRegister(queue.attestor.client()) if queue.attestor else None
-    cluster = RayJobs(
-        queue.address,
-        storage,
-        token=token,
-        working_dir=queue.working_dir,
-        jobs=deployment() / "jobs",
-        slots=queue.slots,
-        runtime_env=_runtime_env,
-        register=register,
-    )
+    cluster = _cluster(queue, storage, register)
     stop = Event()
     open_to_jobs = next(separation.queue_findings(queue, file, separation.jobs_of(queue)), None)
     with opened(open_store(queue.store)) as engine:
@@ -103,7 +95,8 @@ def run(
             holder=_own_name(),
             clock=instant,
             committed=committed_below(storage),
-            run_limits=RunLimits(storage),
+            # Kueue admits a job with one number of pods: an elastic run there gives way whole.
+            run_limits=None if queue.kubernetes else RunLimits(storage),
             retries=queue.retries,
             labels={name: slot.labels for name, slot in queue.slots.items()},
             gpus={name: slot.gpus for name, slot in queue.slots.items()},
@@ -208,6 +201,39 @@ def helm(
     report(values)
     for each in yaml.safe_dump(values, sort_keys=False, allow_unicode=True).splitlines():
         line(each)
+
+
+def _cluster(queue: Queue, storage: Place, register: AttestorRegister | None) -> Cluster:
+    """The back end that the queue's file names."""
+    if queue.kubernetes is None:
+        from govray.cli.init import deployment
+        from govray.platform.queue.ray_jobs import RayJobs
+
+        return RayJobs(
+            queue.address,
+            storage,
+            token=queue.token(),
+            working_dir=queue.working_dir,
+            jobs=deployment() / "jobs",
+            slots=queue.slots,
+            runtime_env=_runtime_env,
+            register=register,
+        )
+    from govray.platform.queue.kubernetes_api import KubernetesApi
+    from govray.platform.queue.kubernetes_jobs import KubernetesJobs
+
+    assert register is not None  # its section is checked
+    api = KubernetesApi(queue.address, token=lambda: queue.token() or "", ca_file=queue.ca_file())
+    return KubernetesJobs(
+        api,
+        storage,
+        tenants=queue.kubernetes.projects,
+        pods=queue.kubernetes,
+        slots=queue.slots,
+        working_dir=queue.working_dir,
+        runtime_env=_runtime_env,
+        register=register,
+    )
 
 
 def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:

@@ -184,6 +184,8 @@ def queue_findings(queue: Queue, file: Path, jobs: Jobs) -> Iterator[Refused]:
             where=str(file),
             do="Start an attestor, and name it in the section attestor. See docs/attestor.md",
         )
+    elif queue.kubernetes is not None:
+        return  # jobs run in pods, which have none of this machine's files
     elif queue.attestor.settings_file is not None:
         theirs = Path(queue.attestor.settings_file).expanduser()
         yield from jobs.reaches(of_attestor(read_settings(theirs), theirs))

@@ -22,7 +22,7 @@ import yaml
 from helm_python import Chart, HelmError, lint
 
 from govray.cli import main
-from tests.support.operator_rules import Image, Objects, clusters, faults, quantity
+from tests.support.operator_rules import Image, Objects, clusters, faults, quantity, schemas
 from tests.support.tree import ROOT
 
 CHART = ROOT / "deploy/kubernetes"
@@ -314,30 +314,3 @@ def test_each_object_is_what_its_operator_published(objects: Objects) -> None:
         assert not errors, errors
         wrong = {**each, "spec": {**each.get("spec", {}), "maxWorkers": 3}}
         assert list(jsonschema.Draft202012Validator(schema).iter_errors(wrong)), kind
-
-
-def schemas(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """(kind, apiVersion) → JSON schema, in which an unknown field is an error."""
-    found = {}
-    for path in folder.glob("*.yaml"):
-        definition = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)["spec"]
-        for version in definition["versions"]:
-            schema = strict(version["schema"]["openAPIV3Schema"])
-            schema["properties"]["metadata"] = {"type": "object"}
-            key = definition["names"]["kind"], f"{definition['group']}/{version['name']}"
-            found[key] = schema
-    return found
-
-
-def strict(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: strict(value) for key, value in schema.items() if key != "format"}
-    if made.get("x-kubernetes-int-or-string"):
-        made.pop("type", None)
-    properties = made.get("properties")
-    if isinstance(properties, dict) and not made.get("x-kubernetes-preserve-unknown-fields"):
-        made.setdefault("additionalProperties", False)
-    return made

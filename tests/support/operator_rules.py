@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import requires
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 Objects = Mapping[tuple[str, str], dict[str, Any]]
 
@@ -323,7 +326,8 @@ def secret_files(objects: Objects, image: Image) -> Iterator[str]:
         secrets = {
             each["name"]: each["secret"]["secretName"]
             for each in pods.spec.get("volumes", ())
-            if "secret" in each
+            # What anybody in the pod may read is no key: an attempt's own files.
+            if "secret" in each and each["secret"].get("defaultMode", 0o644) != 0o444
         }
         for container in pods.containers:
             for mount in container.get("volumeMounts", ()):
@@ -415,3 +419,30 @@ RULES: tuple[Rule, ...] = (
 def faults(objects: Objects, image: Image) -> list[str]:
     """All that would keep these objects from starting, or leave them open."""
     return [fault for rule in RULES for fault in rule(objects, image)]
+
+
+def schemas(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """(kind, apiVersion) → JSON schema, in which an unknown field is an error."""
+    found = {}
+    for path in folder.glob("*.yaml"):
+        definition = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)["spec"]
+        for version in definition["versions"]:
+            schema = strict(version["schema"]["openAPIV3Schema"])
+            schema["properties"]["metadata"] = {"type": "object"}
+            key = definition["names"]["kind"], f"{definition['group']}/{version['name']}"
+            found[key] = schema
+    return found
+
+
+def strict(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items() if key != "format"}
+    if made.get("x-kubernetes-int-or-string"):
+        made.pop("type", None)
+    properties = made.get("properties")
+    if isinstance(properties, dict) and not made.get("x-kubernetes-preserve-unknown-fields"):
+        made.setdefault("additionalProperties", False)
+    return made

@@ -42,8 +42,8 @@ RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
 
 
 class JobState(StrEnum):
-    """How a job stands on the cluster. ``STOPPED`` was ended by the cluster, as it was asked to. One
-    that is ``PREEMPTED`` lost its place to others of the cluster, and is to be stopped."""
+    """How a job stands on the cluster. ``STOPPED``: the cluster ended it, as it was asked to.
+    ``PREEMPTED``: others of the cluster have its place, and it is to be stopped."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"

@@ -1,8 +1,8 @@
 """``queue.yaml``: which cluster, whose runs, how many slots, for whom. Read strictly.
 
 The token of a cluster is not in the file. It is in a file of mode 0600 that this one names, or in
-the variable that Ray itself reads, ``RAY_AUTH_TOKEN``. It is sent with each request, so only over
-https or within this machine.
+the variable that Ray itself reads, ``RAY_AUTH_TOKEN``. On Kubernetes a pod has it. It is sent with
+each request, so only over https or within this machine.
 """
 
 from __future__ import annotations
@@ -24,34 +24,44 @@ from govray.governance.submission.register_client import RegisterDoor
 from govray.governance.submission.token_file import check_private, read_token
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
+from govray.platform.queue.ray_job import Pods, Room, Tenant
 from govray.platform.queue.reconcile import Retries
 from govray.storage.place import place
 
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
 
+IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod has the token of its account, and the authority of the API server."""
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Slots = Annotated[int, Field(ge=1, le=1_000_000)]
-_Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?$")]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Pool(_Section):
+class Pool(Room):
     """Slots that are alike. A slot is room for one worker, or one task."""
 
     slots: Slots = Field(description="Workers that the pool has room for.")
-    labels: dict[_Label, _Label] = Field(
-        default_factory=dict, description="Ray's labels of its nodes; all nodes without."
-    )
-    cpus: float = Field(default=1.0, ge=0, le=100_000, description="CPUs that a task gets.")
-    gpus: float = Field(default=0.0, ge=0, le=1000, description="GPUs that a task gets.")
-    memory_gb: float = Field(default=0.0, ge=0, le=1e6, description="Memory that a task gets.")
 
-    def slot(self) -> Slot:
-        memory = round(self.memory_gb * 1e9)
-        return Slot(labels=self.labels, cpus=self.cpus, gpus=self.gpus, memory=memory)
+
+class KubernetesSection(Pods):
+    """How jobs run on Kubernetes. ``address`` is then the API server's."""
+
+    projects: dict[Name, Tenant] = Field(min_length=1, description="Projects, by name.")
+    ca_file: str | None = Field(
+        default=None, description="Who signs the API server's certificate; default: as a pod has it"
+    )
+
+    def shared(self) -> str | None:
+        """What two projects have in common, if anything."""
+        for what in ("namespace", "user"):
+            found = [getattr(each, what) for each in self.projects.values()]
+            if len(set(found)) < len(found):
+                return what
+        return None
 
 
 class Attestor(RegisterDoor):
@@ -94,7 +104,8 @@ class QueueFile(_Section):
     """The file."""
 
     address: str = Field(
-        pattern=r"^https?://[^\s/@]+/?$", description="Ray's dashboard on the head node."
+        pattern=r"^https?://[^\s/@]+/?$",
+        description="Ray's dashboard on the head node, or the API server of Kubernetes.",
     )
     storage: str = Field(min_length=1, description="Where runs lie: a path, or a URL.")
     store: str = Field(min_length=1, description="The store's URL. It holds the queue.")
@@ -112,6 +123,9 @@ class QueueFile(_Section):
     jobs_account: str | None = Field(
         default=None,
         description="Whom Ray and its jobs run under: a name, or UID:GID. Default: the queue's.",
+    )
+    kubernetes: KubernetesSection | None = Field(
+        default=None, description="How jobs run on Kubernetes, in the place of one Ray cluster."
     )
     retries: RetrySection = Field(default_factory=RetrySection)
     attestor: Attestor | None = Field(
@@ -132,11 +146,15 @@ class Queue:
     token_file: Path | None = None
     working_dir: Path | None = None
     jobs_account: str | None = None
+    kubernetes: KubernetesSection | None = None
     attestor: Attestor | None = None
 
     def token(self) -> str | None:
         """The cluster's token, read now; None where it has none. Raises `Refused`: others than its
         owner may read it, or it would be sent in the clear."""
+        if self.kubernetes is not None and self.token_file is None:
+            self.check_address("the queue's pod")
+            return (IN_POD / "token").read_text("ascii").strip()  # the kubelet gives it its mode
         if self.token_file is None:
             found = os.environ.get(TOKEN_VARIABLE) or None
             if found is not None:
@@ -144,6 +162,12 @@ class Queue:
             return found
         self.check_address("token_file")
         return read_token(self.token_file, "the cluster's token")
+
+    def ca_file(self) -> Path | None:
+        """Who signs the certificate of the API server; None: whom this machine trusts."""
+        named = self.kubernetes.ca_file if self.kubernetes else None
+        here = IN_POD / "ca.crt"
+        return Path(named) if named else here if here.exists() else None
 
     def check_address(self, source: str) -> None:
         """Return if nobody on the way to the dashboard reads what is sent there."""
@@ -171,6 +195,8 @@ def read_queue(path: Path) -> Queue:
         place(file.storage)
     except ValueError as error:
         raise UsageError(str(error), where=source.where("storage"), do=do) from None
+    if file.kubernetes is not None:
+        _check_kubernetes(file, source, do)
     queue = Queue(
         address=file.address.rstrip("/"),
         storage=file.storage,
@@ -185,6 +211,7 @@ def read_queue(path: Path) -> Queue:
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,
         jobs_account=file.jobs_account,
+        kubernetes=file.kubernetes,
         attestor=file.attestor,
     )
     if queue.token_file is not None:
@@ -192,6 +219,26 @@ def read_queue(path: Path) -> Queue:
     if queue.attestor is not None:
         queue.attestor.check()
     return queue
+
+
+def _check_kubernetes(file: QueueFile, source: Source, do: str) -> None:
+    """Raise `UsageError` where jobs could not start, or would not be kept apart by project."""
+    assert file.kubernetes is not None
+    shared = file.kubernetes.shared()
+    small = [name for name, pool in file.pools.items() if not (pool.cpus and pool.memory_gb)]
+    if file.attestor is None:
+        what, where = "no attestor is named, and pods get no key", source.where("kubernetes")
+    elif shared is not None:
+        what = f"two projects have one {shared}"
+        where = source.where("kubernetes", "projects")
+    elif small:
+        what = f"the pods of pool {small[0]!r} need cpus and memory_gb: Kueue counts both"
+        where = source.where("pools", small[0])
+    elif file.working_dir is not None and not Path(file.working_dir).is_absolute():
+        what, where = "it is a folder of the image", source.where("working_dir")
+    else:
+        return
+    raise UsageError(what, where=where, do=do)
 
 
 def _first(error: pydantic.ValidationError, source: Source, do: str) -> UsageError:
