@@ -22,6 +22,9 @@ import yaml
 from helm_python import Chart, HelmError, lint
 
 from govray.cli import main
+from govray.platform.queue.placement import Slot
+from govray.platform.queue.ray_job import Pods, Tenant, ray_job
+from govray.platform.store.tables import Submission
 from tests.support.operator_rules import Image, Objects, clusters, faults, quantity, schemas
 from tests.support.tree import ROOT
 
@@ -227,6 +230,43 @@ def test_a_job_waits_in_its_project_s_queue(objects: Objects) -> None:
     [group] = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "1"
+
+
+NAMESPACES = {"projects": {"research": {"namespace": "ml-research"}}}
+
+
+def test_the_queue_s_job_is_what_the_operators_and_its_rights_allow() -> None:
+    """The RayJob of the queue's back end, among what the chart makes for it."""
+    found = dict(rendered(NAMESPACES))
+    name = "s-20261124-090000-0a1b2c3d"
+    row = Submission(id=name, job=f"{name}-1-00112233445566", kind="train", name="gpt", user="ada",
+                     project="research", priority=0, slots=2)  # fmt: skip
+    slot = Slot(labels=VALUES["pools"]["cpu"]["nodeSelector"], cpus=7, memory=28 << 30)
+    tenant = Tenant(namespace="ml-research", user=20001, queue="research")
+    job = ray_job(str(row.job), row, tenant, Pods(image=DIGEST, ray_version="2.60.0"), slot, {})
+    job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = tenant.queue
+    found["RayJob", row.job] = job
+    assert faults(found, IMAGE) == []
+    # The controls: the same rules find what it lacks.
+    found["NetworkPolicy", "govray-jobs"] = {
+        "metadata": {},
+        "spec": {"podSelector": {"matchLabels": {"a": "b"}}},
+    }
+    assert any("any pod" in each for each in faults(found, IMAGE))
+
+    role = found["Role", "govray-queue"]
+    assert {(each["resources"][0], *each["verbs"]) for each in role["rules"]} == {
+        ("rayjobs", "get", "list", "create", "patch", "delete"),
+        ("workloads", "get", "list"),
+        ("pods", "get", "list"),
+        ("secrets", "create", "update"),  # it reads none
+    }
+
+
+@pytest.mark.parametrize("namespace", ["ml", "shared"])
+def test_two_projects_have_no_namespace_together(namespace: str) -> None:
+    with pytest.raises(HelmError, match="another's"):
+        rendered({"projects": {name: {"namespace": namespace} for name in VALUES["projects"]}})
 
 
 def test_projects_share_what_the_pools_have(objects: Objects) -> None:

@@ -231,8 +231,8 @@ def admitted(objects: Objects, image: Image) -> Iterator[str]:
         own = queues[local["spec"]["clusterQueue"]]
         cohort = [each for each in queues.values() if each["cohortName"] == own["cohortName"]]
         where = f"{kind} {owner['metadata']['name']}"
-        selector = own["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
-        if selector != owner["metadata"]["namespace"]:
+        [selector] = own["namespaceSelector"]["matchExpressions"]
+        if owner["metadata"]["namespace"] not in selector["values"]:
             yield f"{where}: its queue is for another namespace"
         free: dict[tuple[str, str], float] = {}
         for each in cohort:
@@ -401,7 +401,7 @@ def networks(objects: Objects, image: Image) -> Iterator[str]:
     for where, pods in all_pods(objects):
         labels = pods.template.get("metadata", {}).get("labels", {})
         wanted = [
-            each["spec"]["podSelector"]["matchLabels"].items()
+            each["spec"]["podSelector"].get("matchLabels", {}).items()
             for (kind, _), each in objects.items()
             if kind == "NetworkPolicy"
         ]
