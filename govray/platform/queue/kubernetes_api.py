@@ -10,7 +10,7 @@ Three kinds of answer are kept apart. An object is not there if the server names
 An object is refused if the server, or a webhook that it asks, finds fault with it. After anything
 else nothing is known (`Unreachable`).
 
-Source: Kubernetes API Concepts; k8s.io/apimachinery, `metav1.Status`.
+Source: Kubernetes API Concepts; k8s.io/apimachinery, meta/v1, Status.
 """
 
 from __future__ import annotations

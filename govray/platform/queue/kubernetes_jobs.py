@@ -74,7 +74,7 @@ _NO_EVICTION = frozenset({"PodsReadyTimeout", "Deactivated"})
 """Kueue's reasons of an eviction after which the same job would fare no better."""
 
 _CODE = re.compile(r"Job entrypoint command failed with exit code (-?\d+)")
-"""Ray's words (2.60, ``job_supervisor.py``). KubeRay hands on no code but in them."""
+"""Words of Ray 2.60, ``dashboard.modules.job``. KubeRay hands on no code but in them."""
 _MESSAGE = 4096  # characters of what a job said last
 _LINES = "50"  # of a log
 
