@@ -66,6 +66,7 @@ ON_RAY = (
     "tests/train/driver/test_lifecycle.py",
     "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
     "tests/train/driver/test_storage_on_cluster.py",
+    "tests/train/worker/test_dataset_shards.py",
     "tests/train/watching/test_metrics_endpoint.py",
     "tests/tune/test_search_on_cluster.py",
 )

@@ -1,23 +1,17 @@
 """The rows of every step, read from shards in the order of the batch plan.
 
-One reader has two sources that give the same bytes. ``StepReader.windows`` reads memory-mapped
-shards in this process. ``StepReader.load`` does the same inside a Ray Data task (``map_batches``),
-and ``step_rows`` decodes its output::
+``StepReader.windows`` reads memory-mapped shards in this process::
 
     reader = StepReader(folder, manifest, plan, rank=rank, world=world)
-    for window in reader.windows(start):                        # this process
+    for window in reader.windows(start):
         for rows in window: ...
 
-    dataset = ray.data.from_items(plan_items(plan, start)).map_batches(
-        reader.load, batch_format="pyarrow", batch_size=16)     # a cluster; preserve_order
-    for batch in dataset.iterator().iter_batches(batch_size=1, batch_format="pyarrow"):
-        for rows in step_rows(batch): ...
+``data/prepared/partition.py`` gives the same bytes, read by tasks of Ray Data.
 
 Invariants
 
 * **The plan decides, the reader computes.** Which rows a step reads is a function of plan, step,
-  rank and world size; an item names a step and nothing else. The ranks' rows concatenate to the
-  plan's, at any world size.
+  rank and world size. The ranks' rows concatenate to the plan's, at any world size.
 * **No row is returned unverified.** A row group's digest is checked whenever it is decoded; what
   is kept in memory is what was checked.
 * **A row group is decoded once for all steps that are read together**, and kept for those that
@@ -32,14 +26,15 @@ The caller has verified the manifest's signature.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from govray.data.arrow_rows import ArrowRows
 from govray.errors import GovrayError, Refused
@@ -57,21 +52,6 @@ WINDOW_TOKENS = 1 << 22
 """About how many tokens a rank reads in one window: 16 MB."""
 WINDOW_STEPS = 1024
 """Steps in one window at most."""
-
-SCHEMA = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("row_tokens", pa.int64()),
-        ("tokens", pa.large_binary()),
-        ("lengths", pa.list_(pa.int64())),
-        ("streams", pa.list_(pa.string())),
-        ("positions", pa.list_(pa.int64())),
-        ("corpora", pa.list_(pa.string())),
-        ("error", pa.string()),
-        ("refused", pa.bool_()),
-    ]
-)
-"""How ``StepRows`` travel: one row a step; ``tokens`` are little-endian uint32."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +80,41 @@ class StepRows:
     refused: bool = False
 
 
+class Unread(NamedTuple):
+    """Why a row could not be read.
+    ``refused``: whether that is the data's fault; a store that fails may answer another time."""
+
+    what: str
+    refused: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a rank reads at some steps, one entry for each row, in the order of steps.
+
+    Attributes:
+        bounds: Where each step's rows begin, and where the last one's end.
+        streams, corpora: ``[rows]``, numbers in the plan's streams and corpora.
+        positions: ``[rows]``, as in `StepRows`.
+        groups: ``[rows]``, the row group's number.
+        places: ``[rows]``, the row's place in its row group.
+        tokens: ``[rows, T+1]``, zeros before a row is read.
+        lengths: ``[rows]``, as in `StepRows`.
+        unread: Why rows could not be read, by their index.
+    """
+
+    steps: Sequence[int]
+    bounds: list[int]
+    streams: npt.NDArray[np.int64]
+    corpora: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+    tokens: Tokens
+    lengths: npt.NDArray[np.int64]
+    unread: dict[int, Unread] = field(default_factory=dict)
+
+
 class StepReader:
     """One rank's rows, step by step. Picklable.
 
@@ -107,6 +122,11 @@ class StepReader:
         folder: The prepared folder; a path on every machine that reads, or one below a bucket.
         manifest: Its prepare manifest, verified.
         rank, world: Whose slices; ``0 <= rank < world``.
+
+    Attributes:
+        corpora: Those whose rows it reads, sorted.
+        row_schema: What the rows hold; None for packed text.
+        width: Words of a row.
 
     Raises:
         Refused: the plan was made for other prepared data. Names the corpus.
@@ -120,7 +140,9 @@ class StepReader:
         self._rank = rank
         self._streams = [stream.id for stream in plan.streams]
         self._corpora = plan.corpora
-        self._width = manifest.width
+        self.corpora = tuple(corpus for corpus in plan.corpora if corpus not in plan.excluded)
+        self.row_schema = manifest.rows
+        self.width = manifest.width
         self.plan = plan
         self.world = world
         for corpus in (c for stream in plan.streams for c in stream.corpora):
@@ -130,6 +152,12 @@ class StepReader:
                     where=corpus.corpus,
                     do="Plan again from this manifest.",
                 )
+
+    def of(self, corpus: str) -> StepReader:
+        """The same for the rows of one corpus alone, each at its step and position."""
+        alone = copy.copy(self)
+        alone.corpora = (corpus,)
+        return alone
 
     @property
     def whole_objects(self) -> list[str]:
@@ -163,7 +191,7 @@ class StepReader:
             end, tokens = start, 0
             while end < min(start + size, stop) and tokens < WINDOW_TOKENS:
                 rows = sum(len(self._mine(each)) for each in self.plan.positions(end).values())
-                tokens += rows * self._width
+                tokens += rows * self.width
                 end += 1
             yield self._read(range(start, end))
             start, size = end, min(2 * size, WINDOW_STEPS)
@@ -174,48 +202,52 @@ class StepReader:
         return rows
 
     def _read(self, steps: Sequence[int]) -> list[StepRows]:
+        return self.step_rows(self.window(steps))
+
+    def window(self, steps: Sequence[int]) -> Window:
         """The rows of some steps, each row group decoded once."""
-        planned = self._planned(steps)
-        total = planned.groups.size
-        tokens = np.zeros((total, self._width), dtype=np.uint32)
-        lengths = np.zeros(total, dtype=np.int64)
-        errors: dict[int, GovrayError] = {}
-        order = np.argsort(planned.groups, kind="stable")
-        wanted, firsts = np.unique(planned.groups[order], return_index=True)
+        window = self.planned(steps)
+        order = np.argsort(window.groups, kind="stable")
+        wanted, firsts = np.unique(window.groups[order], return_index=True)
         targets_of = dict(zip(wanted.tolist(), np.split(order, firsts[1:]), strict=False))
         for group, rows in self._rows.groups(wanted.tolist()):
-            if isinstance(rows, GovrayError):
-                errors[group] = rows
-                continue
             targets = targets_of[group]
-            places = planned.places[targets]
-            lengths[targets] = rows.lengths[places]
-            tokens[targets, : rows.matrix.shape[1]] = rows.matrix[places]
-        failed = np.isin(planned.groups, list(errors))
+            if isinstance(rows, GovrayError):
+                why = Unread(str(rows), isinstance(rows, Refused))
+                window.unread.update(dict.fromkeys(targets.tolist(), why))
+                continue
+            places = window.places[targets]
+            window.lengths[targets] = rows.lengths[places]
+            window.tokens[targets, : rows.matrix.shape[1]] = rows.matrix[places]
+        return window
+
+    def step_rows(self, window: Window) -> list[StepRows]:
+        """The window's rows, step by step."""
         found = []
-        for step, (start, stop) in zip(steps, pairwise(planned.bounds), strict=True):
-            why: GovrayError | None = None
-            if errors and failed[start:stop].any():
+        streams = [self._streams[number] for number in window.streams.tolist()]
+        corpora = [self._corpora[number] for number in window.corpora.tolist()]
+        for step, (start, stop) in zip(window.steps, pairwise(window.bounds), strict=True):
+            why = None
+            if window.unread:
                 # A step has the error of its first bad row, whichever steps are read with it.
-                first = start + int(np.argmax(failed[start:stop]))
-                why = errors[int(planned.groups[first])]
-                stop = start
+                why = next(filter(None, map(window.unread.get, range(start, stop))), None)
+                stop = start if why else stop
             found.append(
                 StepRows(
                     step=step,
-                    tokens=tokens[start:stop],
-                    lengths=lengths[start:stop],
-                    streams=tuple(planned.streams[start:stop]),
-                    positions=planned.positions[start:stop],
-                    corpora=tuple(planned.corpora[start:stop]),
-                    error=None if why is None else str(why),
-                    refused=isinstance(why, Refused),
+                    tokens=window.tokens[start:stop],
+                    lengths=window.lengths[start:stop],
+                    streams=tuple(streams[start:stop]),
+                    positions=window.positions[start:stop],
+                    corpora=tuple(corpora[start:stop]),
+                    error=why.what if why else None,
+                    refused=why is not None and why.refused,
                 )
             )
         return found
 
-    def _planned(self, steps: Sequence[int]) -> _Planned:
-        """What this rank reads at some steps."""
+    def planned(self, steps: Sequence[int]) -> Window:
+        """Which rows this rank reads at some steps; none is read yet."""
         ranges: dict[str, list[tuple[int, int, int, int]]] = {}
         for number, step in enumerate(steps):
             for stream, positions in self.plan.positions(step).items():
@@ -228,13 +260,16 @@ class StepReader:
         # Within a step, streams stay in their order.
         columns = columns[:, np.argsort(columns[0], kind="stable")]
         owners, streams, corpora, positions, groups, places = columns
-        return _Planned(
+        return Window(
+            steps=steps,
             bounds=np.searchsorted(owners, np.arange(len(steps) + 1)).tolist(),
-            streams=[self._streams[number] for number in streams.tolist()],
-            corpora=[self._corpora[number] for number in corpora.tolist()],
+            streams=streams,
+            corpora=corpora,
             positions=positions,
             groups=groups,
             places=places,
+            tokens=np.zeros((owners.size, self.width), np.uint32),
+            lengths=np.zeros(owners.size, np.int64),
         )
 
     def _mine(self, positions: range) -> range:
@@ -243,7 +278,7 @@ class StepReader:
     def _planned_of(
         self, stream: str, ranges: Sequence[tuple[int, int, int, int]]
     ) -> npt.NDArray[np.int64]:
-        """What one stream brings, tombstones left out.
+        """What one stream brings, without tombstones and what others read.
 
         Args:
             ranges: Number of a step, half-open range of this rank's positions at it, and the first
@@ -251,7 +286,7 @@ class StepReader:
 
         Returns:
             ``[6, rows]``: number of the step, number of the stream, number of the corpus, and
-            `_Planned`'s last three.
+            positions, groups and places as in `Window`.
         """
         numbers, starts, stops, firsts = np.array(ranges, np.int64).T
         where = plan_rows.range_positions(starts, stops)
@@ -264,54 +299,12 @@ class StepReader:
         for member in np.unique(members).tolist():
             here = members == member
             corpus = self.plan.stream(stream).corpora[member].corpus
-            if corpus in self.plan.excluded:
+            if corpus not in self.corpora:
                 kept[here] = False
             else:
                 found[2, here] = self._corpora.index(corpus)
                 found[4, here], found[5, here] = self._rows.locate(corpus, rows[here])
         return found[:, kept]
-
-    def load(self, items: pa.Table) -> pa.Table:
-        """For ``map_batches``: ``plan_items`` rows in, one encoded ``StepRows`` each out."""
-        found = self._read(items.column("step").to_pylist())
-        return pa.Table.from_pylist(
-            [
-                {
-                    "step": rows.step,
-                    "row_tokens": rows.tokens.shape[1],
-                    "tokens": rows.tokens.astype("<u4").tobytes(),
-                    "lengths": rows.lengths,
-                    "streams": rows.streams,
-                    "positions": rows.positions,
-                    "corpora": rows.corpora,
-                    "error": rows.error,
-                    "refused": rows.refused,
-                }
-                for rows in found
-            ],
-            schema=SCHEMA,
-        )
-
-
-def plan_items(plan: BatchPlan, start: int = 0) -> list[dict[str, int]]:
-    """What ``StepReader.load`` reads: one item for each step from ``start`` on."""
-    return [{"step": step} for step in range(start, plan.max_steps)]
-
-
-def step_rows(batch: pa.Table) -> Iterator[StepRows]:
-    """Decode what ``StepReader.load`` encoded."""
-    for row in batch.select(SCHEMA.names).to_pylist():
-        tokens = np.frombuffer(row["tokens"], dtype="<u4").astype(np.uint32)
-        yield StepRows(
-            step=row["step"],
-            tokens=tokens.reshape(len(row["lengths"]), row["row_tokens"]),
-            lengths=np.array(row["lengths"], dtype=np.int64),
-            streams=tuple(row["streams"]),
-            positions=np.array(row["positions"], dtype=np.int64),
-            corpora=tuple(row["corpora"]),
-            error=row["error"],
-            refused=row["refused"],
-        )
 
 
 def planned_rows(
@@ -325,22 +318,3 @@ def planned_rows(
     for position, member, row in zip(positions, members, rows.tolist(), strict=True):
         if corpora[member] not in plan.excluded:
             yield position, corpora[member], row
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """What a rank reads at some steps, one entry for each row, in the order of steps.
-
-    Attributes:
-        bounds: Where each step's rows begin, and where the last one's end.
-        positions: ``[rows]``, as in `StepRows`.
-        groups: ``[rows]``, the row group's number.
-        places: ``[rows]``, the row's place in its row group.
-    """
-
-    bounds: list[int]
-    streams: list[str]
-    corpora: list[str]
-    positions: npt.NDArray[np.int64]
-    groups: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]

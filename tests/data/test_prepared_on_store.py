@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,9 @@ def test_both_sources_give_the_bytes_of_a_disk(
             assert reader.readable_here
             arrow_rows.forget()
             rows = PlannedRows(start, None, 1, 40, reader)
-            found = list(rows.here())
+            found = list(rows.steps())
             assert all(same(a, b) for a, b in zip(found, true[start:], strict=True))
-        far = list(rows.through_ray_data())
+        far = list(replace(rows, by="ray_data").steps())
         assert all(same(a, b) for a, b in zip(far, true[start:], strict=True))
 
 

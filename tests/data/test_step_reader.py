@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.data import arrow_rows, shard_file
 from govray.data.admission import Prepared
 from govray.data.arrow_rows import ArrowRows
+from govray.data.prepared import partition
 from govray.data.step_reader import StepReader, StepRows
 from govray.errors import Malformed, Refused
 from govray.governance.record import plan_rows, row_order
@@ -171,15 +176,80 @@ def shards_of(prepared: Prepared, plan: BatchPlan, world: int, start: int) -> li
 
 @pytest.mark.parametrize(("world", "start", "order"), [(1, 0, LOCAL), (3, 17, WHOLE)])
 def test_both_sources_give_the_same_bytes(
-    prepared: Prepared, world: int, start: int, order: RowOrder
+    prepared: Prepared,
+    world: int,
+    start: int,
+    order: RowOrder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(partition, "ROWS_PER_BLOCK", 300)
     plan = make_plan(prepared, order=order, excluded=("two",))
     for rank, rows in enumerate(shards_of(prepared, plan, world, start)):
-        here, there = list(rows.here()), list(rows.through_ray_data())
+        far = replace(rows, by="ray_data")
+        here, there = list(rows.steps()), list(far.steps())
         assert len(here) == len(there) == 60 - start
         assert all(same(a, b) for a, b in zip(here, there, strict=True))
         true = read_all(prepared, plan, rank, world)[start:]
         assert all(same(a, b) for a, b in zip(here, true, strict=True))
+        assert counted_in(far.stats()) == {
+            corpus: sum(each.corpora.count(corpus) for each in true) for corpus in ("one", "three")
+        }
+
+
+def counted_in(stats: str) -> dict[str, int]:
+    """Corpus to the rows that Ray Data says were read of it."""
+    found = re.findall(
+        r"ReadPlanned\((\w+)\):.*?Output num rows per block:.*?, (\d+) total", stats, re.S
+    )
+    return {corpus: int(count) for corpus, count in found}
+
+
+def test_a_shard_has_rays_interface_by_either_source(prepared: Prepared) -> None:
+    [whole] = shards_of(prepared, make_plan(prepared), world=1, start=20)
+    assert whole.schema().names == ["step", "tokens", "targets"]
+    read = {}
+    for by in ("worker", "ray_data"):
+        shard = replace(whole, by=by).of("three")
+        batches = list(shard.iter_torch_batches(batch_size=16))
+        assert {len(each["tokens"]) for each in batches[:-1]} == {16}
+        read[by] = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
+        table = pa.concat_tables(ray.get(shard.materialize().to_arrow_refs()))
+        assert table["step"].to_pylist() == read[by]["step"].tolist()
+    for name, tensor in read["worker"].items():
+        assert tensor.dtype == torch.int64
+        assert torch.equal(tensor, read["ray_data"][name])
+    true = [
+        (found.step, found.tokens[row, :-1].tolist())
+        for found in whole.steps()
+        for row, corpus in enumerate(found.corpora)
+        if corpus == "three"
+    ]
+    pairs = zip(read["worker"]["step"].tolist(), read["worker"]["tokens"].tolist(), strict=True)
+    assert list(pairs) == true
+
+
+@pytest.mark.parametrize("dealt", ["twice", "twice later", "too few", "of another"])
+def test_a_row_that_is_dealt_wrongly_is_noticed(prepared: Prepared, dealt: str) -> None:
+    reader = StepReader(prepared.folder, prepared.manifest, make_plan(prepared), rank=0, world=1)
+    windows = [range(0, 30), range(30, 60)]
+    blocks = [
+        partition.encoded(reader.of(corpus).window(steps))
+        for steps in windows
+        for corpus in reader.corpora
+    ]
+    assert len(list(partition.in_plan_order(reader, windows, blocks))) == 2
+    # Whatever order they come in.
+    assert len(list(partition.in_plan_order(reader, windows, reversed(blocks)))) == 2
+    first = blocks[0].slice(0, 1)
+    other = first.set_column(2, "corpus", pa.array([1]))
+    wrong = {
+        "twice": [first, *blocks],
+        "twice later": [*blocks, first],
+        "too few": [blocks[0].slice(1), *blocks[1:]],
+        "of another": [other, *blocks],
+    }[dealt]
+    with pytest.raises(Refused, match="Ray Data dealt"):
+        list(partition.in_plan_order(reader, windows, wrong))
 
 
 def test_a_plan_for_other_data_is_refused(prepared: Prepared) -> None:

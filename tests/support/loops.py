@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray.train
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -58,6 +59,31 @@ def dies_once_there_is_a_commit(config: dict[str, Any]) -> None:
             os._exit(1)
 
     _run(config, lambda step: None, die)
+
+
+def reads_its_shards(config: dict[str, Any]) -> None:
+    """The experiment's own loop, after a look at what `ray.train.get_dataset_shard` gives.
+
+    Each rank keeps what it found in a folder. Rank 1's process ends once if there is a ``flag``.
+    """
+    seen = Path(config.pop("seen"))
+    rank = ray.train.get_context().get_world_rank()
+    whole = ray.train.get_dataset_shard("train")
+    first = {
+        name: [
+            [step, *tokens]
+            for batch in ray.train.get_dataset_shard(name).iter_torch_batches(batch_size=5)
+            for step, tokens in zip(batch["step"].tolist(), batch["tokens"].tolist(), strict=True)
+        ]
+        for name in ("train", *config.pop("partitions"))
+    }
+    (dies_once_there_is_a_commit if "flag" in config else _plainly)(config)
+    found = {"start": whole.start_step, "rows": first, "stats": whole.stats()}
+    (seen / f"{rank}.json").write_text(json.dumps(found))
+
+
+def _plainly(config: dict[str, Any]) -> None:
+    _run(config, lambda step: None)
 
 
 def paced(config: dict[str, Any]) -> None:

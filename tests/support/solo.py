@@ -32,7 +32,7 @@ class Rows:
     attempt: int
     decisions: Decisions
 
-    def __iter__(self) -> Iterator[StepRows]:
+    def steps(self) -> Iterator[StepRows]:
         order = self.order
         reader = StepReader(place(order.prepared), order.manifest, order.plan, rank=0, world=1)
         return reader.steps(self.start_step)

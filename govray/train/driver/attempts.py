@@ -115,6 +115,7 @@ def fit(
                 failure_config=replace(failing, max_failures=-1),
                 callbacks=[*(run_config.callbacks or []), supervisor],  # type: ignore[list-item]
             ),
+            datasets=planned_shard.partitions(order),
             dataset_config=planned_shard.PlanData(order),
         )
         try:
@@ -158,8 +159,9 @@ class Trainer(TorchTrainer):
         # A process that takes back the room of a controller's actor that died. In a driver the room
         # is the job's, and goes with it.
         in_driver = ray.is_initialized() and not _in_trial()
+        partitions: Any = self.datasets
         return [
-            planned_shard.Configured(self.train_run_context, {})  # type: ignore[attr-defined]
+            planned_shard.Configured(self.train_run_context, partitions)  # type: ignore[attr-defined]
             if type(each) is DatasetsCallback
             else each
             for each in made

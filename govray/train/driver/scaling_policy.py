@@ -51,6 +51,7 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 )
 from ray.train.v2._internal.util import time_monotonic
 
+from govray.data.prepared.partition import READ_CPUS
 from govray.errors import Malformed
 from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
 from govray.storage.bucket_path import BucketPath
@@ -59,7 +60,6 @@ from govray.train.driver.ray_cluster import begun_here
 from govray.train.run_folder import events, resize_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.requests import STORE_S
-from govray.train.worker.planned_shard import READ_CPUS
 
 PATIENCE_S = 30.0
 """Seconds to wait for the cluster to notice that a node is gone, before trying all the same."""

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from ray.data import DataContext, DataIterator
 from ray.train.v2._internal.execution import train_fn_utils
 from ray.train.v2.torch import train_loop_utils
 from torch import Tensor
@@ -95,7 +96,7 @@ def discover(
 # no memory to spare: there it gets the meta device. An audit has it build the model on the CPU.
 # Here every device that the loop names means that one; a change of dtype still applies.
 #
-# Ray answers as it would a worker, the only one, whose device is that one.
+# Ray answers as it would a worker, the only one, whose device is that one. Its shards have no rows.
 # ``torch.cuda.is_available()`` stays the driver's own, for either answer leads here. An explicit
 # ``device="cpu"`` in a factory holds, as under ``torch.device("meta")``: models compute small
 # tables of Python numbers so.
@@ -187,7 +188,26 @@ def _parsed(*args: Any, **kwargs: Any) -> Any:
 
 
 class _Alone(train_fn_utils.LocalTrainFnUtils):
-    """Ray's context of a worker: the only one, of rank 0."""
+    """Ray's context of a worker: the only one, of rank 0, before anything is planned."""
 
     def is_distributed(self) -> bool:
         return True  # so that Ray asks for the devices above
+
+    def get_dataset_shard(self, dataset_info: object) -> DataIterator:
+        return _NoRows()
+
+
+class _NoRows(DataIterator):
+    """A shard of a run that isn't planned: it has batches only on a worker."""
+
+    def _to_ref_bundle_iterator(self) -> tuple[Iterator[Any], None, None]:
+        return iter(()), None, None
+
+    def schema(self) -> None:
+        return None
+
+    def stats(self) -> str:
+        return ""
+
+    def get_context(self) -> DataContext:
+        return DataContext.get_current()

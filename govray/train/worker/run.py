@@ -182,7 +182,7 @@ class Run:
             self._report({}, self._rows.checkpoint)
         if self._best.ended:
             raise StopRun(self.start_step)
-        batches = batches_on(self._device, iter(self._rows), self.order.manifest.rows)
+        batches = batches_on(self._device, self._rows.steps(), self.order.manifest.rows)
         for step in self._profiler.over(range(self.start_step, self.order.stop)):
             try:
                 with self._run_metrics.waiting("data"):

@@ -18,12 +18,12 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     ResizeDecision,
 )
 
+from govray.data.prepared.partition import READ_CPUS
 from govray.train.driver import scaling_policy
 from govray.train.driver.ray_cluster import START_TIMEOUT_S
 from govray.train.driver.scaling_policy import PATIENCE_S, Elastic, workers_beside_a_reader
 from govray.train.experiment.resources import Resources
 from govray.train.run_folder import events, resize_request
-from govray.train.worker.planned_shard import READ_CPUS
 from tests.support.tree import ROOT
 
 

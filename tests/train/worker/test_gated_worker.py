@@ -61,7 +61,7 @@ class Rows:
         self.decisions = resumed(folder, self.checkpoint)
         self._plan = plan
 
-    def __iter__(self) -> Iterator[StepRows]:
+    def steps(self) -> Iterator[StepRows]:
         for step in range(self.start_step, STEPS):
             rows = self._plan.rows(step)[ROUTE.digest]
             yield StepRows(
