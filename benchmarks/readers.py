@@ -32,21 +32,20 @@ from pyarrow import fs
 from benchmarks.one_corpus import CORPUS
 from govray.data import arrow_rows
 from govray.data.arrow_rows import GroupCache
-from govray.data.prepared.task_reader import TaskReader
 from govray.data.shard_file import Rows, ShardFile, rows_per_group
-from govray.data.step_reader import StepReader, plan_items, planned_rows, step_rows
+from govray.data.step_reader import StepReader, planned_rows
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_order import RowOrder
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
+from govray.train.worker.planned_shard import PlannedRows
 
 ROWS = 64
 """Rows of a step."""
 BYTES = 2
 """Of a token on disk: the byte vocabulary fits into 16 bits."""
 _CACHED = 512
-_BLOCK_STEPS = 16
 _KEPT = 1 << 25
 """Bytes of decoded row groups that ours keep: a quarter of 64 MB of text."""
 WHOLE = RowOrder(block=1, window=1 << 40)
@@ -134,35 +133,27 @@ def governed_whole(prepared: Prepared, steps: int) -> int:
 
 
 def governed_ray(prepared: Prepared, steps: int) -> int:
-    """`StepReader.load` in Ray Data tasks, as a run's shard does it."""
-    items = plan_items(prepared.plan)[:steps]
-    window = prepared.plan.order.window
-    dataset = ray.data.from_items(
-        items, override_num_blocks=-(-len(items) // max(_BLOCK_STEPS, window // ROWS))
-    ).map_batches(_Load(prepared.reader()), batch_size=None, batch_format="pyarrow", num_cpus=0.5)
-    dataset.context.execution_options.preserve_order = True
-    [iterator] = dataset.streaming_split(1)
-    return sum(
-        int(rows.lengths.sum())
-        for batch in iterator.iter_batches(batch_size=1, batch_format="pyarrow")
-        for rows in step_rows(batch)
-    )
+    """A run's shard in Ray Data tasks."""
+    reader = _FirstReader(prepared.folder, prepared.manifest, prepared.plan, rank=0, world=1)
+    shard = PlannedRows(0, None, 1, steps, reader, by="ray_data")
+    return sum(int(rows.lengths.sum()) for rows in shard.steps())
 
 
 _readings: set[bytes] = set()
 
 
-class _Load:
-    """`StepReader.load` by a process that keeps nothing of an earlier reading."""
+class _FirstReader(StepReader):
+    """By a process that keeps nothing of an earlier reading."""
 
-    def __init__(self, reader: StepReader) -> None:
-        self._reader, self._reading = TaskReader(reader), os.urandom(8)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reading = os.urandom(8)
 
-    def __call__(self, items: pa.Table) -> pa.Table:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
         if self._reading not in _readings:
             _readings.add(self._reading)
             arrow_rows.forget()
-        return self._reader(items)
 
 
 def iter_torch_batches(prepared: Prepared, steps: int) -> int:

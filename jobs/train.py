@@ -39,7 +39,7 @@ def main() -> int:
         from govray.train.inputs import operator_key
 
         operator_key.take(experiment.attestation_key, refuse=arguments.unsigned)
-        start_ray(meanwhile="govray.train.driver.trainer")
+        start_ray(meanwhile="govray.train.driver.trainer", experiment=experiment.name)
         from govray.train.driver.trainer import new_or_unfinished
 
         trainer = new_or_unfinished(

@@ -38,7 +38,7 @@ def main() -> int:
         from govray.tune.search import run
 
         operator_key.take(file.experiment.attestation_key, refuse=arguments.unsigned)
-        start_ray()
+        start_ray(experiment=file.experiment.name)
         outcome = run(
             file,
             new=arguments.new,

@@ -97,7 +97,10 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     sizes: list[ModelSize] = []
     left, expected = TimeLeft(), False
     steps = 0  # until the plan says how many
-    with StageBar(experiment.name, steps) as bar, ray_running(meanwhile=TRAINER):
+    with (
+        StageBar(experiment.name, steps) as bar,
+        ray_running(meanwhile=TRAINER, experiment=experiment.name),
+    ):
 
         def on_size(size: ModelSize) -> None:
             nonlocal steps

@@ -17,8 +17,10 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
 from ray.experimental.internal_kv import _internal_kv_get
+from ray.job_config import JobConfig
 
 from govray.errors import InfrastructureFailed
+from govray.train.driver.job_metadata import EXPERIMENT
 from govray.train.inputs import operator_key
 
 _ALIVE = 0
@@ -44,11 +46,16 @@ _READ_ONLY = re.compile("node_[0-9a-f]{56}")
 
 
 def start_ray(
-    address: str | None = None, num_cpus: int | None = None, *, meanwhile: str | None = None
+    address: str | None = None,
+    num_cpus: int | None = None,
+    *,
+    meanwhile: str | None = None,
+    experiment: str | None = None,
 ) -> None:
     """Connect to a cluster, or start one here with no more CPUs than this machine has.
 
-    While Ray's processes start, this one imports the module ``meanwhile``, if there is one.
+    While Ray's processes start, this one imports the module ``meanwhile``, if there is one. The
+    dashboard shows the name ``experiment`` with this driver.
 
     Ray's own settings below are set before it starts, unless the environment has them. A key in
     ``GOVRAY_KEY`` is removed from the environment first; `operator_key.take` does that for other
@@ -82,6 +89,7 @@ def start_ray(
         ray.init(
             address=address if asked else "local",
             num_cpus=None if asked else num_cpus or os.cpu_count(),
+            job_config=JobConfig(metadata={EXPERIMENT: experiment}) if experiment else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -116,14 +124,16 @@ def _answers(address: str) -> None:
 
 
 @contextmanager
-def ray_running(num_cpus: int | None = None, *, meanwhile: str | None = None) -> Iterator[None]:
+def ray_running(
+    num_cpus: int | None = None, *, meanwhile: str | None = None, experiment: str | None = None
+) -> Iterator[None]:
     """Connect or start as `start_ray` does. Disconnect afterwards, unless Ray was connected before.
 
     Until then, Ray's threads may print to standard output at any moment, for instance that a worker
     died.
     """
     joined = ray.is_initialized()
-    start_ray(num_cpus=num_cpus, meanwhile=meanwhile)
+    start_ray(num_cpus=num_cpus, meanwhile=meanwhile, experiment=experiment)
     try:
         yield
     finally:

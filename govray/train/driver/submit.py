@@ -21,6 +21,7 @@ from govray.governance.submission.code_archive import archive_folder, archive_pl
 from govray.printable import holds_key
 from govray.storage.place import Place, place
 from govray.train.driver.job_environment import runtime_env
+from govray.train.driver.job_metadata import EXPERIMENT
 from govray.train.inputs.experiment_config import Experiment
 
 ENTRY = Path("jobs/train.py")
@@ -79,17 +80,18 @@ def submit(
     refuse_keys(here)
     entrypoint = f"python {ENTRY} --config {shlex.quote(str(relative))}" + " --new" * new
     if environment is not None and environment.image is not None:
-        return SubmittedJob(_submit(address, entrypoint, runtime_env(environment, None)), None)
+        job = _submit(address, entrypoint, runtime_env(environment, None), experiment)
+        return SubmittedJob(job, None)
     asked = runtime_env(environment, str(here))
     storage = place(experiment.storage_path) if experiment else None
     if storage is None or not reachable(storage):
-        return SubmittedJob(_submit(address, entrypoint, asked), None)
+        return SubmittedJob(_submit(address, entrypoint, asked, experiment), None)
     digest = archive_folder(here, storage)
     with TemporaryDirectory(prefix="govray-") as name:
         archive = Path(name) / "working_dir.zip"
         archive.write_bytes(archive_place(storage, digest).read_bytes())
         asked["working_dir"] = str(archive)
-        job = _submit(address, f"{entrypoint} --archive {digest}", asked)
+        job = _submit(address, f"{entrypoint} --archive {digest}", asked, experiment)
     return SubmittedJob(job, digest)
 
 
@@ -104,10 +106,14 @@ def reachable(storage: Place) -> bool:
     return storage.is_absolute() and (storage.is_dir() or storage.parent.is_dir())
 
 
-def _submit(address: str, entrypoint: str, asked: dict[str, Any]) -> str:
+def _submit(
+    address: str, entrypoint: str, asked: dict[str, Any], experiment: Experiment | None
+) -> str:
+    # The run that the job begins adds the rest.
+    shown = {EXPERIMENT: experiment.name} if experiment else {}
     try:
         client = JobSubmissionClient(address)
-        return client.submit_job(entrypoint=entrypoint, runtime_env=asked)
+        return client.submit_job(entrypoint=entrypoint, runtime_env=asked, metadata=shown)
     except (ConnectionError, RuntimeError) as error:
         raise UsageError(
             f"the job was not accepted: {str(error).splitlines()[0]}",

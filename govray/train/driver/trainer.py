@@ -32,6 +32,7 @@ from govray.storage.place import Place, place
 from govray.train.attest.write_model import signed_files, write_model
 from govray.train.checkpoint import storage
 from govray.train.driver import attempts
+from govray.train.driver.job_metadata import add_metadata, run_metadata
 from govray.train.driver.planned_run import PlannedRun, VerifiedRun, claimed, planned, verified
 from govray.train.driver.preparation import words
 from govray.train.driver.ray_cluster import begun_here
@@ -125,6 +126,7 @@ class GovernedTrainer(RunRequest):
                 record.write(folder)
                 if start := order.start:
                     pin_start(Path(start.folder), f"{order.run_id} starts from it")
+            add_metadata(run_metadata(order.run_id, order.experiment, order.policy_digest))
             stop_request.clear(folder)
             if told:
                 told.start(self._run_started(order, plan.config))

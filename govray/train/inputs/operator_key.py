@@ -24,7 +24,8 @@ from govray.governance.signers.pkcs11_reference import PIN_VARIABLE
 VARIABLE = "GOVRAY_KEY"
 """Where the commands look for a key if none is named."""
 
-_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable by which Ray tells a driver what its job was submitted with, in JSON."""
 
 # A process has one environment, and so one set of values taken out of it.
 _taken: dict[str, str] = {}
@@ -87,7 +88,7 @@ def refuse_held(names: Iterable[str], environment: Mapping[str, str], *, where: 
 def _of_the_job() -> dict[str, str]:
     """The variables that `ray job submit` sets for the driver and all workers."""
     try:
-        config: Any = json.loads(os.environ.get(_JOB, "{}"))
+        config: Any = json.loads(os.environ.get(JOB_CONFIG, "{}"))
         return dict(config["runtime_env"]["env_vars"])
     except (ValueError, KeyError, TypeError):
         return {}
