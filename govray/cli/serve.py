@@ -241,7 +241,7 @@ def _near_search() -> NearSearch:
 
 
 def _index(
-    engine: Engine, storage: Place, settings: Indexing, stop: Event, passed: Callable[[], None]
+    engine: Engine, storage: Place, settings: Indexing, stop: Event, passed: Callable[[int], None]
 ) -> None:
     """Keep ``storage`` indexed until ``stop``. Errors are reported, and indexing is tried again."""
     from govray.cli.error_report import describe

@@ -98,7 +98,7 @@ def index(
     )
     with opened(open_store(store, create=True)) as engine:
         if follow:
-            keep_indexed(engine, storage, settings, stop=Event(), passed=lambda: None)
+            keep_indexed(engine, storage, settings, stop=Event(), passed=lambda left_out: None)
         done = _index(engine, storage, settings)
     _tell(done)
 
@@ -109,10 +109,10 @@ def keep_indexed(
     settings: IndexSettings,
     *,
     stop: Event,
-    passed: Callable[[], None],
+    passed: Callable[[int], None],
 ) -> None:
     """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes.
-    ``passed`` is called when all of it was looked through."""
+    ``passed`` is called when all of it was looked through, with how many are left out."""
     told: dict[str, str] = {}
     begin = ""
     while not stop.is_set():
@@ -120,7 +120,7 @@ def keep_indexed(
         _tell_left_out({k: v for k, v in done.left_out.items() if told.get(k) != v})
         told, begin = (told if begin or done.next else {}) | done.left_out, done.next or ""
         if not begin and not done.behind:
-            passed()
+            passed(len(told))
             stop.wait(_LOOK_S)
 
 

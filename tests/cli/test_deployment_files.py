@@ -40,6 +40,7 @@ EXPORTED = {f"ray_{each.name}" for each in DECLARED} | {
         for each in (
             *(store_numbers.ENTRIES, store_numbers.SLOTS, store_numbers.LEASE),
             *(store_numbers.DECIDED, store_numbers.UNDECIDED),
+            store_numbers.PREPARED,
             *(store_numbers.FREE, store_numbers.SIZE),
         )
     ),

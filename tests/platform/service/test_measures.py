@@ -96,7 +96,10 @@ def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> 
                 )
             )  # fmt: skip
         session.commit()
-    measures.indexed()
+    measures.indexed(3)
+    (tmp_path / "prepared" / "one").mkdir(parents=True)
+    (tmp_path / "prepared" / "one" / "manifest.dsse.json").touch()
+    (tmp_path / "prepared" / ".two.partial").mkdir()
     found = numbers()
     assert found['govray_queue_entries{pool="gpu",state="QUEUED"}'] == 2
     assert found['govray_queue_entries{pool="gpu",state="RUNNING"}'] == 1
@@ -106,6 +109,9 @@ def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> 
     assert found['govray_runs_decided{state="NOT_ATTESTED"}'] == 1
     assert found["govray_runs_undecided_seconds"] == 1800
     assert found["govray_index_pass_timestamp_seconds"] > 0
+    assert found["govray_index_left_out"] == 3
+    assert found['govray_prepared_data{state="ready"}'] == 1
+    assert found['govray_prepared_data{state="begun"}'] == 1
     for holds in ("store", "storage"):
         free, size = (
             found[f'govray_disk_{what}_bytes{{holds="{holds}"}}'] for what in ("free", "size")

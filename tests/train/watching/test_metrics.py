@@ -13,58 +13,16 @@ from govray.governance.record.ledger import Leaf
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder.ledger_wal import recorded_leaves
-from govray.train.watching import metrics
-from govray.train.watching.metrics import DECLARED, TAGS, RunMetrics
+from govray.train.watching.metrics import DECLARED, RunMetrics
 from tests.support.deployment import Deployment
+from tests.support.metrics_agent import Agent, metrics_agent
 from tests.support.newest_weights import newest_weights
 from tests.support.solo import run_here
-
-Series = dict[tuple[str, ...], float]
-
-
-class Agent:
-    """Takes what a process sets, as Ray's agent does: counters are summed, gauges replaced."""
-
-    def __init__(self) -> None:
-        self.series: dict[str, Series] = defaultdict(dict)
-        self.calls = 0
-
-    def made(self, counts: bool) -> Any:
-        agent = self
-
-        class Metric:
-            def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
-                assert description
-                self.name, self.keys, self.fixed = name, tag_keys, dict[str, str]()
-
-            def set_default_tags(self, tags: dict[str, str]) -> None:
-                self.fixed = tags
-
-            def _put(self, value: float, tags: dict[str, str] | None, before: float) -> None:
-                agent.calls += 1
-                given = self.fixed | (tags or {})
-                assert set(given) == set(self.keys)
-                own = tuple(given[key] for key in self.keys if key not in TAGS)
-                agent.series[self.name][own] = value + before * agent.series[self.name].get(own, 0)
-
-            def set(self, value: float, tags: dict[str, str] | None = None) -> None:
-                assert not counts
-                self._put(value, tags, 0)
-
-            def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
-                assert counts
-                assert value > 0  # Ray refuses others
-                self._put(value, tags, 1)
-
-        return Metric
 
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
-    found = Agent()
-    monkeypatch.setattr(metrics.ray_metrics, "Gauge", found.made(False))
-    monkeypatch.setattr(metrics.ray_metrics, "Counter", found.made(True))
-    return found
+    return metrics_agent(monkeypatch)
 
 
 def train(here: Deployment, **changes: Any) -> Path:

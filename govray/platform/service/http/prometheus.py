@@ -24,6 +24,7 @@ REQUESTS = ("govray_http_requests", "Requests answered")
 SECONDS = ("govray_http_request_seconds", "Seconds until the response began")
 STREAMS = ("govray_http_streams", "Live streams that are open")
 INDEXED = ("govray_index_pass_timestamp_seconds", "When the runs were last looked through")
+LEFT_OUT = ("govray_index_left_out", "Folders that this look left out, with the reason in the log")
 LABELS = ("method", "route", "status")
 LABELS_OF_SECONDS = ("method", "route")
 
@@ -59,7 +60,7 @@ class Registered:
             *SECONDS, LABELS_OF_SECONDS, buckets=BUCKETS, registry=self.registry
         )
         self._streams = Gauge(*STREAMS, registry=self.registry)
-        self._indexed: Gauge | None = None
+        self._indexed: tuple[Gauge, Gauge] | None = None
         build = Gauge("govray_build_info", "1", ("version",), registry=self.registry)
         build.labels(__version__).set(1)
 
@@ -71,10 +72,14 @@ class Registered:
     def streams(self, number: int) -> None:
         self._streams.set(number)
 
-    def indexed(self) -> None:
+    def indexed(self, left_out: int) -> None:
         """Say that the indexer of this process has looked through all runs, just now."""
-        self._indexed = self._indexed or Gauge(*INDEXED, registry=self.registry)
-        self._indexed.set_to_current_time()
+        self._indexed = self._indexed or (
+            Gauge(*INDEXED, registry=self.registry),
+            Gauge(*LEFT_OUT, registry=self.registry),
+        )
+        self._indexed[0].set_to_current_time()
+        self._indexed[1].set(left_out)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus that the store has: the queue, its attestor, and disks.
+"""Numbers for Prometheus: of queue and attestor as the store has them, prepared data, and disks.
 
 They are counted when they are asked for, so each replica of a service says the same. A reconciler
 that died is seen by what it left.
@@ -18,6 +18,7 @@ from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.governance.formats.document import parse_time
+from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.platform.store import pools
 from govray.platform.store.leases import RECONCILER
 from govray.platform.store.run_owners import RUN_KINDS
@@ -30,6 +31,7 @@ SLOTS = ("govray_queue_slots", "Slots of a pool")
 LEASE = ("govray_queue_lease_seconds", "Seconds until the right to work the queue off ends")
 DECIDED = ("govray_runs_decided", "Runs of the queue whose attestor has decided")
 UNDECIDED = ("govray_runs_undecided_seconds", "Age of the oldest run that no attestor has decided")
+PREPARED = ("govray_prepared_data", "Folders of prepared data: ready, and begun and not ended")
 FREE = ("govray_disk_free_bytes", "Bytes left on a disk that the service writes to")
 SIZE = ("govray_disk_size_bytes", "Bytes of that disk")
 
@@ -49,7 +51,16 @@ def text(session: Session, now: datetime, disks: dict[str, Path]) -> bytes:
         disks: Folders that the service writes to, by what they hold.
     """
     registry = CollectorRegistry()
-    registry.register(_Counted([*_queue(session, now), *_attestor(session, now), *_disks(disks)]))
+    registry.register(
+        _Counted(
+            [
+                *_queue(session, now),
+                *_attestor(session, now),
+                *_prepared(disks.get("storage")),
+                *_disks(disks),
+            ]
+        )
+    )
     return generate_latest(registry)
 
 
@@ -72,7 +83,7 @@ def _queue(session: Session, now: datetime) -> Iterator[Metric]:
 def _attestor(session: Session, now: datetime) -> Iterator[Metric]:
     attested = col(Submission.attested)
     counted = select(attested, func.count()).where(attested.is_not(None)).group_by(attested)
-    found = dict(session.execute(counted).tuples().all())
+    found = {row[0]: row[1] for row in session.execute(counted)}
     decided = GaugeMetricFamily(*DECIDED, labels=("state",))
     for state in ("ATTESTED", "NOT_ATTESTED"):  # a series that begins at 1 never rose
         decided.add_metric((state,), found.get(state, 0))
@@ -88,6 +99,16 @@ def _attestor(session: Session, now: datetime) -> Iterator[Metric]:
     )
     age = (now - parse_time(oldest)).total_seconds() if oldest else 0.0
     yield GaugeMetricFamily(*UNDECIDED, value=age)
+
+
+def _prepared(storage: Path | None) -> Iterator[Metric]:
+    """A preparation that died leaves what it had begun, until the next one of the same data."""
+    if storage is not None:
+        below = storage / "prepared"
+        prepared = GaugeMetricFamily(*PREPARED, labels=("state",))
+        prepared.add_metric(("ready",), len([*below.glob(f"[!.]*/{MANIFEST_FILE}")]))
+        prepared.add_metric(("begun",), len([*below.glob(".*.partial")]))
+        yield prepared
 
 
 def _disks(disks: dict[str, Path]) -> Iterator[Metric]:
