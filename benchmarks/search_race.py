@@ -18,12 +18,18 @@ from typing import Protocol
 
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from govray.tune.brackets import Bracket, Mode, adaptive
 from govray.tune.dry_run import trials_ending
 from govray.tune.objective import TrialReport, conclude
 from govray.tune.points import Point
 from govray.tune.recipe import TIME
-from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision
+from govray.tune.successive_halving import (
+    Action,
+    AsynchronousHalving,
+    Bracket,
+    Mode,
+    TrialDecision,
+    adaptive,
+)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from dataclasses import replace
 
 from benchmarks.search_cache import Cached
 from benchmarks.search_race import Halving, Method, RaysOwn, Reached, ToTheEnd, race
-from govray.tune.brackets import Bracket
 from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point
+from govray.tune.successive_halving import Bracket
 
 ARMS = ("plain", "limit_at_end", "governed", "low_m_places")
 FORMS = ("stopping", "promotion")

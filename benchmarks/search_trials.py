@@ -32,9 +32,9 @@ from benchmarks.upsampling_trials import (
     sides,
 )
 from govray.engine.model.gpt import GPT
-from govray.tune.brackets import rungs
 from govray.tune.points import Point
 from govray.tune.space import Choice, Dimension, Log
+from govray.tune.successive_halving import rungs
 
 SCALE = "hyperparameters.initial_scale"
 DECAY = "optimizer.weight_decay"

@@ -5,7 +5,7 @@ the head. The same rows go through two equal models in turn. One model slices, t
 stream by itself. CPU seconds of this process are compared, so other processes matter less. Prints a
 table and, as its last line, one JSON object by number of streams.
 
-`govray.engine.gradients.pass_slices.WRITE_TOKENS` was chosen after looking at this.
+`govray.engine.gradients.pass_planner.WRITE_TOKENS` was chosen after looking at this.
 """
 
 from __future__ import annotations

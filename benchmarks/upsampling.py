@@ -51,9 +51,9 @@ from benchmarks.upsampling_trials import (
 )
 from govray.errors import CouldNotCheck
 from govray.governance.record.calibration import DEFAULT_K
-from govray.tune.brackets import Bracket
 from govray.tune.objective import conclude
 from govray.tune.points import Point, draw
+from govray.tune.successive_halving import Bracket
 
 SEEDS = (27, 28, 29)
 DEVELOPMENT = (1, 2, 3, 4, 5, 6, 7, 8)

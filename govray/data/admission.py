@@ -23,7 +23,7 @@ the operator's, in a shard of their own beside the corpus's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -44,7 +44,6 @@ from govray.governance.formats.statement import Sealed, Subject, seal
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.record import prepare_manifest as manifests
 from govray.governance.record.canary import Canaries
 from govray.governance.record.prepare_manifest import (
     MANIFEST_FILE,
@@ -53,6 +52,7 @@ from govray.governance.record.prepare_manifest import (
     PreparedCorpus,
     Quarantined,
     Reserve,
+    TokenizerIdentity,
     read_manifest,
     verify_manifest,
 )
@@ -214,21 +214,19 @@ def prepare(
         if not (folder / MANIFEST_FILE if isinstance(folder, BucketPath) else folder).exists():
             return None
         found = _reopen(folder, trust, at)
-        if not _made_from(
-            found.manifest,
-            credentials,
-            admission,
-            tokenizer,
-            context,
-            reserve_share,
-            planted,
-            families,
-        ):
+        if _inputs_of(found.manifest) != inputs:
             raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
         return found
 
     inputs = _inputs(
-        credentials, admission, tokenizer, context, reserve_share, planted, schema, families
+        {name: credentials[name].digest for name in admission.admitted},
+        admission.quarantine,
+        _described(tokenizer),
+        context,
+        reserve_share,
+        planted,
+        schema,
+        families,
     )
     try:
         if found := made():
@@ -270,29 +268,43 @@ def prepare(
 
 
 def _inputs(
-    credentials: Mapping[str, Verified[Credential]],
-    admission: Admission,
-    tokenizer: Tokenizer,
+    credentials: Mapping[str, str],
+    quarantine: Sequence[Quarantined],
+    tokenizer: TokenizerIdentity,
     context: int,
     reserve_share: float,
     canaries: Mapping[str, Canaries],
-    schema: RowSchema | None,
+    rows: RowSchema | None,
     families: NearFamilies | None,
 ) -> str:
     """The digest of all that prepared data follow from, but for the salt."""
     return canonical_json.sha256(
         canonical_json.encode(
             {
-                "credentials": {name: credentials[name].digest for name in admission.admitted},
-                "quarantine": [each.to_json() for each in admission.quarantine],
-                "tokenizer": _described(tokenizer).to_json(),
+                "credentials": dict(credentials),
+                "quarantine": [each.to_json() for each in quarantine],
+                "tokenizer": tokenizer.to_json(),
                 "context": context,
                 "reserve": repr(reserve_share),
                 "canaries": {name: each.to_json() for name, each in canaries.items()},
-                "rows": schema.to_json() if schema else None,
+                "rows": rows.to_json() if rows else None,
             }
             | ({"families": families.to_json()} if families else {})
         )
+    )
+
+
+def _inputs_of(made: Manifest) -> str:
+    """The same of prepared data, by their manifest."""
+    return _inputs(
+        {each.corpus: each.credential for each in made.corpora},
+        made.quarantine,
+        made.tokenizer,
+        made.context,
+        made.reserve.share,
+        {each.corpus: each.planted.canaries for each in made.corpora if each.planted},
+        made.rows,
+        made.families,
     )
 
 
@@ -348,46 +360,15 @@ def _fill(
         packing.tokenizer,
         packing.context,
     )
-    return Manifest(
-        tokenizer=manifest.tokenizer,
-        context=manifest.context,
-        reserve=manifest.reserve,
-        corpora=planted,
-        quarantine=manifest.quarantine,
-        rows=manifest.rows,
-        families=families,
-    )
+    return Manifest(**dict(manifest) | {"corpora": planted})
 
 
-def _described(tokenizer: Tokenizer) -> manifests.TokenizerIdentity:
-    return manifests.TokenizerIdentity(
+def _described(tokenizer: Tokenizer) -> TokenizerIdentity:
+    return TokenizerIdentity(
         name=tokenizer.name,
         digest=tokenizer.digest,
         vocabulary=tokenizer.vocabulary,
         separator=tokenizer.separator,
-    )
-
-
-def _made_from(
-    manifest: Manifest,
-    credentials: Mapping[str, Verified[Credential]],
-    admission: Admission,
-    tokenizer: Tokenizer,
-    context: int,
-    reserve_share: float,
-    canaries: Mapping[str, Canaries],
-    families: NearFamilies | None,
-) -> bool:
-    """Whether ``manifest`` was made from these inputs, apart from the salt."""
-    return (
-        {c.corpus: c.credential for c in manifest.corpora}
-        == {corpus: credentials[corpus].digest for corpus in admission.admitted}
-        and manifest.quarantine == admission.quarantine
-        and manifest.tokenizer == _described(tokenizer)
-        and manifest.context == context
-        and manifest.reserve.share == reserve_share
-        and {c.corpus: c.planted.canaries for c in manifest.corpora if c.planted} == canaries
-        and manifest.families == families
     )
 
 

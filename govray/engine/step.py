@@ -51,7 +51,7 @@ from govray.engine.collective.aggregator import Governed, trainable
 from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.allreduce import BucketLayout, bucket_layout, divide
 from govray.engine.collective.ddp import DDP
-from govray.engine.collective.exchange import Exchange, Needs
+from govray.engine.collective.exchange import Exchange, FreshGradients, Needs
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.collective.norm_samples import NormSampler
@@ -61,13 +61,11 @@ from govray.engine.collective.sharded_row_trial import ShardedRowTrial
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.engine.gradients.device_reading import StepReading
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
-from govray.engine.gradients.fresh_gradients import FreshGradients
 from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.pass_check import PassTrials
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
-from govray.engine.graphs.cuda_graph import CudaCapture
-from govray.engine.graphs.pass_graphs import PassGraphs
+from govray.engine.graphs.pass_graphs import CudaCapture, PassGraphs
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.compiled_blocks import compile_blocks, recompute_blocks
 from govray.engine.model.keyed_dropout import key_dropout

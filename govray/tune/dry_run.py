@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from govray.tune.brackets import Bracket, Mode, adaptive, places
 from govray.tune.points import Point, draw, grid, grid_size
 from govray.tune.search_config import SearchFile
+from govray.tune.successive_halving import Bracket, Mode, adaptive, places
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from govray.train.run_folder.register_posts import register_of
 from govray.train.run_folder.run_lock import driving, hold
 from govray.tune import search_record as records
 from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials, need, waiting_trials
-from govray.tune.objective import Conclusion, Goal, TrialReport, conclude, report
+from govray.tune.objective import Conclusion, Goal, TrialReport, conclude
 from govray.tune.point_searcher import Points
 from govray.tune.recipe import load_searcher
 from govray.tune.repeating_searcher import RepeatingSearcher
@@ -202,16 +202,8 @@ def stand(record: SearchRecord) -> dict[str, TrialStanding]:
     search = record.file.search
     standings = {}
     for name, trial in record.trials.items():
-        last = None
-        if measured := read_reports(record.folder / trial.run):
-            last = report(
-                step=measured[-1].step,
-                value=measured[-1].value,
-                memorization=measured[-1].memorization,
-                tau=search.tau,
-                penalty=search.memorization.penalty if search.memorization else None,
-                goal=search.goal,
-            )
+        measured = read_reports(record.folder / trial.run)
+        last = measured[-1].judged(search) if measured else None
         standings[name] = TrialStanding(trial=trial, last=last)
     return standings
 

@@ -40,7 +40,7 @@ from govray.train.state.cloning import clone
 from govray.train.state.garbage_collection import pin_ahead
 from govray.train.validation.best_so_far import ended_early
 from govray.tune.may_change import HYPERPARAMETERS
-from govray.tune.objective import WORST, TrialReport, report
+from govray.tune.objective import WORST, TrialReport
 from govray.tune.recipe import INVALID
 from govray.tune.search_config import SearchFile
 from govray.tune.search_record import TrialRecord
@@ -233,17 +233,8 @@ class GovernedTrainable(tune.Trainable):
         return None
 
     def _judge(self, found: Measurement) -> TrialReport:
-        search = self._setting.file.search
-        judged = report(
-            step=found.step,
-            value=found.value,
-            memorization=found.memorization,
-            tau=search.tau,
-            penalty=search.memorization.penalty if search.memorization else None,
-            goal=search.goal,
-        )
-        self._reports.append(judged)
-        return judged
+        self._reports.append(found.judged(self._setting.file.search))
+        return self._reports[-1]
 
     def _result(self, found: Measurement) -> dict[str, Any]:
         judged = self._judge(found)

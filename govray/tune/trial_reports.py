@@ -29,6 +29,8 @@ from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.storage import SUPERSEDED
 from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
+from govray.tune.objective import TrialReport, report
+from govray.tune.search_config import Search
 
 FILE = "reports.jsonl"
 MEMORIZATION = "memorization"
@@ -48,6 +50,24 @@ class Measurement:
     step: int
     value: float
     memorization: float | None
+
+    def judged(self, search: Search) -> TrialReport:
+        """What the search makes of it."""
+        return report(
+            step=self.step,
+            value=self.value,
+            memorization=self.memorization,
+            tau=search.tau,
+            penalty=search.memorization.penalty if search.memorization else None,
+            goal=search.goal,
+        )
+
+    @property
+    def line(self) -> bytes:
+        """As the file has it, without what canonical JSON cannot hold."""
+        figures = {VALUE: _number(self.value), MEMORIZATION: _number(self.memorization)}
+        kept = {name: value for name, value in figures.items() if value is not None}
+        return canonical_json.encode({"step": self.step, **kept}) + b"\n"
 
 
 class Reporter(ray.train.UserCallback):
@@ -87,16 +107,12 @@ class Reporter(ray.train.UserCallback):
                 where="search.metric",
                 do="Name one of these, or pass it to run.report()",
             )
-        line = {
-            "step": int(said["step"]) + 1,
-            VALUE: _number(self._value),
-            "memorization": _number(self._memorization),
-        }
-        kept = {key: value for key, value in line.items() if value is not None}
+        value = math.nan if self._value is None else self._value
+        made = Measurement(step=int(said["step"]) + 1, value=value, memorization=self._memorization)
         with (self._folder / FILE).open("ab") as file:
             if file.tell() and not _ends_a_line(self._folder / FILE):
                 file.write(b"\n")
-            file.write(canonical_json.encode(kept) + b"\n")
+            file.write(made.line)
 
     def _number_of(self, value: object) -> float:
         if value is None:
@@ -132,7 +148,7 @@ def read_reports(folder: Path) -> list[Measurement]:
             measured = Measurement(
                 step=int(value["step"]),
                 value=float(value.get(VALUE, math.nan)),
-                memorization=value.get("memorization"),
+                memorization=value.get(MEMORIZATION),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise Malformed("a line is no report", where=where) from None
@@ -151,13 +167,7 @@ def put_unreported_aside(run: Path) -> None:
 
 def reports_until(donor: Path, until: int) -> bytes:
     """What a clone's reports begin with: its donor's, up to their common step."""
-    lines = [
-        {"step": each.step, VALUE: _number(each.value), "memorization": each.memorization}
-        for each in read_reports(donor)
-        if each.step <= until
-    ]
-    kept = [{key: value for key, value in line.items() if value is not None} for line in lines]
-    return b"".join(canonical_json.encode(line) + b"\n" for line in kept)
+    return b"".join(each.line for each in read_reports(donor) if each.step <= until)
 
 
 def _number(value: Any) -> float | None:

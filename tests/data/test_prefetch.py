@@ -12,7 +12,7 @@ from govray.data.prefetch import prefetched
 
 
 def reading_threads() -> int:
-    return sum(thread.name == "govray-prefetch" for thread in threading.enumerate())
+    return sum(thread.name.startswith("govray-prefetch") for thread in threading.enumerate())
 
 
 def eventually(condition: object) -> bool:

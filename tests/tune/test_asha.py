@@ -12,8 +12,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from govray.tune.brackets import Bracket, adaptive
-from govray.tune.successive_halving import Action, AsynchronousHalving, HalvingState, TrialDecision
+from govray.tune.successive_halving import (
+    Action,
+    AsynchronousHalving,
+    Bracket,
+    HalvingState,
+    TrialDecision,
+    adaptive,
+)
 
 ONE = (Bracket((1, 3, 9), 9),)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.tune.brackets import Mode, adaptive, bracket_lengths, trials_per_bracket
 from govray.tune.points import draw, grid, grid_size
+from govray.tune.successive_halving import Mode, adaptive, bracket_lengths, trials_per_bracket
 from tests.support.search_files import search_file
 
 SPACE = {

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
-from govray.tune.brackets import Bracket
 from govray.tune.objective import report
 from govray.tune.point_searcher import Points, from_sequence
 from govray.tune.recipe import Recipe, load_searcher
 from govray.tune.schedulers import HalvingScheduler
-from govray.tune.successive_halving import AsynchronousHalving
+from govray.tune.successive_halving import AsynchronousHalving, Bracket
 from tests.support.search_files import search_file
 
 LIMIT = {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 1.0}

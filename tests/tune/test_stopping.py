@@ -13,10 +13,10 @@ import yaml
 
 from govray.cli import main
 from govray.errors import UsageError
-from govray.tune.brackets import Bracket
 from govray.tune.dry_run import halving
 from govray.tune.objective import TrialReport, report
 from govray.tune.stop_rules import Custom, Divergence, Memorization, NoImprovement
+from govray.tune.successive_halving import Bracket
 from tests.support.search_files import search_file, search_value
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from govray.engine.collective.agreement import (
     Agreed,
@@ -35,7 +35,6 @@ from govray.engine.collective.agreement import (
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients.device_reading import no_losses
-from govray.engine.gradients.fresh_gradients import FreshGradients
 from govray.errors import GovrayError
 
 
@@ -151,3 +150,29 @@ class Exchange:
         if self.stopped is not None:
             raise self.stopped
         return self._agreement.conclude(self.step, losses, failure)
+
+
+class FreshGradients:
+    """Inside this context, ``.grad`` of its parameters is the step's own.
+    ``parameters``: by name, those that this rank's passes can reach."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters: dict[str, nn.Parameter] = {}
+        self.include(parameters)
+
+    def include(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Take more parameters in; a gradient that a new one has is dropped now."""
+        new = {name: p for name, p in parameters.items() if name not in self._parameters}
+        _drop(new)
+        self._parameters |= new
+
+    def __enter__(self) -> FreshGradients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _drop(self._parameters)
+
+
+def _drop(parameters: Mapping[str, nn.Parameter]) -> None:
+    for parameter in parameters.values():
+        parameter.grad = None

@@ -23,8 +23,7 @@ from govray.engine.batch import IGNORED, MicroBatch
 from govray.engine.collective.aggregator import Governed, trainable
 from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.exchange import Exchange, Needs
-from govray.engine.gradients.pass_planner import Pass, Planner
-from govray.engine.gradients.pass_slices import Slices
+from govray.engine.gradients.pass_planner import Pass, Planner, Slices
 from govray.errors import Refused
 
 Shape = dict[str, tuple[list[int], str]]

@@ -33,10 +33,11 @@ graph is launched.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import CellType, FunctionType, MethodType
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +46,10 @@ from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
-from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.rng_state import generators
 from govray.engine.steps.row_difference import REPEATED, due_again
-from govray.errors import Refused, UsageError
+from govray.errors import GovrayError, Refused, UsageError
 
 _KINDS = 256
 """Enough for the routes and adapters of a policy. Their gradients lie on the device for good."""
@@ -308,3 +308,79 @@ def _as_it_is(value: object) -> object:
     if _is_strided(value):
         return value.data_ptr(), value.shape, value.stride()
     return id(value) if isinstance(value, Tensor) else (type(value), repr(value))
+
+
+T = TypeVar("T")
+
+Holding = Callable[[], AbstractContextManager[None]]
+"""What has to hold while work is captured."""
+
+
+# A CUDA graph holds the kernels that some code started, with the addresses that they read and
+# write. All graphs of one capture share the memory that their kernels pass on among themselves. So
+# what a graph leaves in its results holds until another one of them is launched.
+#
+# Source: the CUDA Programming Guide, "CUDA Graphs"; ``torch.cuda.graph``.
+
+
+class GraphCapture(Protocol):
+    """Makes a graph of work."""
+
+    def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        """Capture work that reads and writes tensors which stay where they are.
+
+        Returns:
+            What the work returned, whose tensors mean nothing yet; and the launch, which fills
+            them.
+        """
+        ...
+
+
+class CudaCapture:
+    """Makes graphs of the device that a model is on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._device = next(model.parameters()).device
+        if self._device.type != "cuda":
+            raise UsageError(
+                f"the model is on {self._device}, and graphs are of a GPU",
+                where="cuda_graphs",
+                do="Give workers a GPU by resources.gpus_per_worker, or leave cuda_graphs out",
+            )
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        """Capture work. Nothing runs yet. Raises ``GovrayError``: what the work raises; `Refused`
+        if it waits for the device, or does another thing that no graph can hold."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream()
+            try:
+                # Other threads copy batches and watch collectives meanwhile.
+                mode = "thread_local"
+                with holding(), torch.cuda.graph(graph, self._pool, capture_error_mode=mode):
+                    found = work()
+            except RuntimeError as error:
+                cause = _first(error)
+                if isinstance(cause, GovrayError | torch.OutOfMemoryError):
+                    raise cause from None
+                raise Refused(
+                    f"a pass can't be captured: {str(cause).partition(chr(10))[0]}",
+                    where="cuda_graphs",
+                    do="Let model and loss_fn read no number of the device and copy nothing to "
+                    "it, or leave cuda_graphs out. Start a new process: this one's generators "
+                    "may fail",
+                ) from error
+            finally:
+                torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own
+        return found, graph.replay
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first: ending the capture then fails too, and says less."""
+    found, before = error, error.__context__
+    while before is not None:
+        if isinstance(before, RuntimeError | GovrayError):
+            found = before
+        before = before.__context__
+    return found

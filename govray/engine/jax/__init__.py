@@ -5,6 +5,6 @@ The policy, the plan, the counts and the step itself are those of `govray.engine
 
 from __future__ import annotations
 
-from govray.engine.jax.step import build_step
+from govray.engine.jax.flax_framework import build_step
 
 __all__ = ["build_step"]

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from flax import nnx
 
 from govray.engine.jax.named_parameters import aliases, fqn, named_modules
-from govray.engine.steps.named_groups import canonical_order, named_groups
+from govray.engine.steps.named_groups import grouped, named_groups
 from govray.errors import Refused
 
 _NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -52,25 +52,15 @@ def layer_groups(
     ]
     named = named_groups([name for each in names for name in each], custom)
     inferred = _inferred(model, [name for each in names for name in each], named)
-    order = canonical_order(inferred.values(), custom)
-    groups: dict[str, list[str]] = {}
-    for each in names:
-        parts = set()
-        for name in each:
-            group = named.get(name) or inferred.get(name)
-            if group is None or (group in custom and name not in named):
-                raise Refused(
-                    f"parameter {name} is in no layer group",
-                    where=type(model).__name__,
-                    do=f"Name it in the policy's `groups`, for example "
-                    f"`groups: {{other: [{name!r}]}}`",
-                )
-            parts |= {*group.split("+")}
-        groups.setdefault("+".join(sorted(parts, key=order.__getitem__)), []).append(each[0])
-    return {
-        group: tuple(groups[group])
-        for group in sorted(groups, key=lambda group: [order[part] for part in group.split("+")])
-    }
+
+    def unnamed(name: str) -> Refused:
+        return Refused(
+            f"parameter {name} is in no layer group",
+            where=type(model).__name__,
+            do=f"Name it in the policy's `groups`, for example `groups: {{other: [{name!r}]}}`",
+        )
+
+    return grouped(names, named, inferred, custom, unnamed)
 
 
 def _inferred(model: nnx.Module, names: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:

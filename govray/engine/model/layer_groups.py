@@ -50,7 +50,7 @@ from types import MappingProxyType
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from govray.engine.steps.named_groups import canonical_order, named_groups
+from govray.engine.steps.named_groups import grouped, named_groups
 from govray.errors import Refused
 
 _NAME_IT = "Name it in the policy's `groups`, for example `groups: {{other: [{glob!r}]}}`"
@@ -102,26 +102,15 @@ def layer_groups(
     named = named_groups(all_names, custom)
     lists = _lists(model)
     inferred = _inferred(model, _blocks(model, lists, named), lists)
-    order = canonical_order(inferred.values(), custom)
 
-    groups: dict[str, list[str]] = {}
-    for aliases in names.values():
-        parts = set()
-        for fqn in aliases:
-            group = named.get(fqn, inferred.get(fqn))
-            if group is None or (group in custom and fqn not in named):
-                raise Refused(
-                    f"parameter {fqn} is in no layer group",
-                    where=type(model).__name__,
-                    do=_how_to_name(fqn, lists),
-                )
-            parts.add(group)
-        groups.setdefault("+".join(sorted(parts, key=order.__getitem__)), []).append(aliases[0])
+    def unnamed(fqn: str) -> Refused:
+        return Refused(
+            f"parameter {fqn} is in no layer group",
+            where=type(model).__name__,
+            do=_how_to_name(fqn, lists),
+        )
 
-    def place(group: str) -> tuple[int, ...]:
-        return tuple(order[part] for part in group.split("+"))
-
-    return {group: tuple(groups[group]) for group in sorted(groups, key=place)}
+    return grouped(names.values(), named, inferred, custom, unnamed)
 
 
 def blocks(model: nn.Module) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from govray.errors import Refused
 from govray.governance.policy import globs
@@ -38,7 +38,41 @@ def named_groups(fqns: Sequence[str], custom: Mapping[str, Sequence[str]]) -> di
     return named
 
 
-def canonical_order(inferred: Iterable[str], custom: Iterable[str]) -> dict[str, int]:
+def grouped(
+    aliases: Iterable[Sequence[str]],
+    named: Mapping[str, str],
+    inferred: Mapping[str, str],
+    custom: Iterable[str],
+    unnamed: Callable[[str], Refused],
+) -> dict[str, tuple[str, ...]]:
+    """Layer group → FQNs, in canonical order of the groups; none is empty.
+
+    Args:
+        aliases: Of each parameter all names, its own first. Where they are in several groups, it
+            is in ``embedding+head`` or the like, whose permission is the intersection.
+        named: What `named_groups` gives.
+        inferred: FQN → group, where no name is needed.
+        custom: Names of the policy's own groups, which hold what their globs match alone.
+        unnamed: The error for a name that is in no group.
+    """
+    custom = tuple(custom)
+    order = _canonical_order(inferred.values(), custom)
+    groups: dict[str, list[str]] = {}
+    for names in aliases:
+        parts: set[str] = set()
+        for name in names:
+            group = named.get(name, inferred.get(name))
+            if group is None or (group in custom and name not in named):
+                raise unnamed(name)
+            parts |= {*group.split("+")}
+        groups.setdefault("+".join(sorted(parts, key=order.__getitem__)), []).append(names[0])
+    return {
+        group: tuple(groups[group])
+        for group in sorted(groups, key=lambda group: [order[part] for part in group.split("+")])
+    }
+
+
+def _canonical_order(inferred: Iterable[str], custom: Iterable[str]) -> dict[str, int]:
     """Layer group → its place: embedding, blocks by number, final norm, head, then the policy's."""
     blocks = {group for group in (*inferred, *custom) if group.startswith("block.")}
     numbered = sorted(blocks, key=lambda group: (len(group), group))

@@ -13,11 +13,11 @@ entries and publishes, which compares them with the files.
 SHA-256 when it is read, before it is handed out. `load` reads all files at once.
 Neither opens a file twice.
 
-A commit may also be on storage that is not a file system, as a `RemoteFolder`. The functions here
-take either. The rules above on staging, rename and fsync are for paths.
+A commit may also be on an object store, as an `ObjectFolder`. The functions here take either. The
+rules above on staging, rename and fsync are for paths.
 
 Equal content gives equal bytes: see ``stored_tensors.py`` for tensors; the manifest
-(``commit_manifest.py``) is canonical. Nothing is ever pickled.
+(``commit_reader.py``) is canonical. Nothing is ever pickled.
 
 To sign a commit, sign the digest that `publish` returns.
 
@@ -38,10 +38,9 @@ from typing import BinaryIO
 from govray.errors import Damaged, GovrayError, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.atomic_file import make_folder, sync_folder
-from govray.train.checkpoint import commit_manifest
-from govray.train.checkpoint.commit_manifest import MANIFEST as MANIFEST
-from govray.train.checkpoint.commit_manifest import FileEntry
-from govray.train.checkpoint.commit_reader import PIECE, opened, pour
+from govray.train.checkpoint import commit_reader
+from govray.train.checkpoint.commit_reader import MANIFEST as MANIFEST
+from govray.train.checkpoint.commit_reader import PIECE, FileEntry, opened, pour
 from govray.train.checkpoint.commit_reader import Committed as Committed
 from govray.train.checkpoint.commit_reader import Content as Content
 from govray.train.checkpoint.commit_reader import Folder as Folder
@@ -70,7 +69,7 @@ def commit(
             anything, does not load.
     """
     for name in files:
-        commit_manifest.require_inside(name, str(folder))
+        commit_reader.require_inside(name, str(folder))
     staged = stage(folder)
     try:
         entries = {name: write(staged, name, files[name]) for name in files}
@@ -99,7 +98,7 @@ def write(staged: Folder, name: str, content: Content) -> FileEntry:
         UsageError: If the name leaves the folder, a tensor cannot be stored, the disk refuses, or
             this process does not see the staged folder. What was written so far remains there.
     """
-    commit_manifest.require_inside(name, str(staged))
+    commit_reader.require_inside(name, str(staged))
     if not isinstance(staged, Path):
         return staged.write(name, content)
     path = staged / name
@@ -145,9 +144,9 @@ def publish(
         assert not isinstance(staged, Path)
         return staged.publish(entries, check)
     _require_free(folder)
-    manifest = commit_manifest.encode(entries)
+    manifest = commit_reader.encode_manifest(entries)
     with _as_usage_error(folder):
-        commit_manifest.require_whole(entries, _regular_files(staged), str(staged))
+        commit_reader.require_whole(entries, _regular_files(staged), str(staged))
         check()
         for directory, _, _ in os.walk(staged, topdown=False):
             sync_folder(directory)

@@ -2,23 +2,110 @@
 
 `pour` hashes a file's bytes while it passes them on. `opened` gives the files of a commit with
 known names and sizes, and checks each file's SHA-256 before handing it out. Neither depends on
-storage: ``commit_folder.py`` has the file system's, and a `RemoteFolder` any other. Nor do they
-know tensors (``stored_tensors.py``): the attestor reads commits without torch.
+storage: ``commit_folder.py`` has the file system's, and ``object_store.py`` the object stores'. Nor
+do they know tensors (``stored_tensors.py``): the attestor reads commits without torch.
+
+The manifest maps the name of every file to its SHA-256 and size, in canonical JSON (RFC 8785).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from govray.errors import Damaged
+from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats import canonical_json
-from govray.train.checkpoint import commit_manifest, sharded_file
-from govray.train.checkpoint.commit_manifest import MANIFEST, FileEntry
+from govray.train.checkpoint import sharded_file
+from govray.train.checkpoint.pins import MANIFEST as MANIFEST
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, part_name
+
+if TYPE_CHECKING:
+    from govray.train.checkpoint.object_store import ObjectFolder
+
+SCHEMA = "govray.dev/checkpoint/v1"
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file's entry: its digest, ``sha256:<hex>``, and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+def encode_manifest(entries: Mapping[str, FileEntry]) -> bytes:
+    """The manifest's bytes: equal for equal entries, in any order."""
+    return canonical_json.encode(
+        {
+            "schema": SCHEMA,
+            "files": {
+                name: {"digest": entry.digest, "size": entry.size}
+                for name, entry in entries.items()
+            },
+        }
+    )
+
+
+def parse_manifest(manifest: bytes, where: str) -> dict[str, FileEntry]:
+    """Name → entry of a manifest, strictly parsed."""
+    where = f"{where}/{MANIFEST}"
+    try:
+        value: Any = canonical_json.parse_canonical(manifest, where=where)
+    except Malformed as error:
+        raise Damaged(error.what, where=error.where, do=error.do) from error
+    if not isinstance(value, dict) or value.keys() != {"schema", "files"}:
+        raise Damaged("expected the fields schema and files", where=where)
+    if value["schema"] != SCHEMA or not isinstance(value["files"], dict):
+        raise Damaged(f"not a {SCHEMA} manifest", where=where)
+    entries: dict[str, FileEntry] = {}
+    for name, entry in value["files"].items():
+        match entry:
+            case {"digest": str(digest), "size": int(size), **rest} if (
+                not rest
+                and type(size) is int
+                and size >= 0
+                and _is_inside(name)
+                and _DIGEST.fullmatch(digest)
+            ):
+                entries[name] = FileEntry(digest, size)
+            case _:
+                raise Damaged(f"the entry of {name!r} is malformed", where=where)
+    return entries
+
+
+def require_whole(entries: Mapping[str, FileEntry], sizes: Mapping[str, int], where: str) -> None:
+    """Compare what a manifest names with the files beside it.
+    ``sizes``: name → bytes of every file that is there, the manifest left out."""
+    if odd := entries.keys() ^ sizes.keys():
+        raise Damaged(
+            "missing" if min(odd) in entries else f"not in {MANIFEST}",
+            where=f"{where}/{min(odd)}",
+            do="Resume from another checkpoint",
+        )
+    for name, entry in entries.items():
+        if sizes[name] != entry.size:
+            raise Damaged(
+                f"has {sizes[name]} bytes, {MANIFEST} says {entry.size}", where=f"{where}/{name}"
+            )
+
+
+def require_inside(name: str, where: str) -> None:
+    """Accept a plain relative path that is not the manifest's own."""
+    if not _is_inside(name):
+        raise UsageError(f"{name!r} is no path inside the checkpoint", where=where)
+
+
+def _is_inside(name: str) -> bool:
+    parts = name.split("/")
+    plain = all(part not in ("", ".", "..") for part in parts)
+    return plain and name != MANIFEST and not set(name) & {"\\", "\0"}
+
 
 Content = bytes | Iterator[bytes | memoryview]
 """The content of a file, whole or in pieces; `stored_tensors.contents` gives those of tensors."""
@@ -27,32 +114,7 @@ PIECE = 1 << 20
 """Bytes of one piece: large enough that hashing and writing release the interpreter lock."""
 
 
-class RemoteFolder(Protocol):
-    """One commit on storage that is not a file system.
-
-    The methods are the functions of ``commit_folder.py``, but files are staged in their final
-    place. Each raises `InfrastructureFailed` if the storage can't be reached or refuses.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def write(self, name: str, content: Content) -> FileEntry: ...
-
-    def publish(self, entries: Mapping[str, FileEntry], check: Callable[[], None]) -> str: ...
-
-    def open_commit(self) -> Committed: ...
-
-    def open_file(self, name: str) -> BinaryIO: ...
-
-    def committed_at(self) -> float | None: ...
-
-    def remove(self) -> None: ...
-
-    def put_aside(self, suffix: str) -> None: ...
-
-
-Folder = Path | RemoteFolder
+Folder: TypeAlias = "Path | ObjectFolder"
 """Where a commit lies, or will lie."""
 
 
@@ -124,9 +186,9 @@ def opened(
             where=str(folder),
             do="Resume from another checkpoint",
         )
-    entries = commit_manifest.parse(manifest, str(folder))
+    entries = parse_manifest(manifest, str(folder))
     others = {name: size for name, size in sizes.items() if name != MANIFEST}
-    commit_manifest.require_whole(entries, others, str(folder))
+    require_whole(entries, others, str(folder))
     sharded_file.require_complete(entries, str(folder))
     return Committed(
         folder, canonical_json.sha256(manifest), entries, _Files(str(folder), entries, read)

@@ -29,9 +29,16 @@ from typing import Any, BinaryIO
 from govray.errors import InfrastructureFailed, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath
-from govray.train.checkpoint import commit_manifest
-from govray.train.checkpoint.commit_manifest import MANIFEST
-from govray.train.checkpoint.commit_reader import Committed, Content, opened, pour
+from govray.train.checkpoint.commit_reader import (
+    MANIFEST,
+    Committed,
+    Content,
+    FileEntry,
+    encode_manifest,
+    opened,
+    pour,
+    require_whole,
+)
 
 ASIDE = "aside"
 OBJECTS = "governance"
@@ -68,7 +75,7 @@ class ObjectStore:
             raise UsageError(error.what, where=self.url, do=_DO) from error
 
     def place(self, step: int, writer: tuple[int, int]) -> ObjectFolder:
-        """A new folder for a commit of this step; see `govray.train.checkpoint.storage.Storage`."""
+        """A new folder for a commit of this step; see `RunFolder` in ``storage.py``."""
         driver, attempt = writer
         name = f"checkpoint_{step:09d}.{driver}.{attempt}.{secrets.token_hex(4)}"
         return ObjectFolder(self, name)
@@ -93,15 +100,12 @@ class ObjectStore:
         return {name: size for name, size in found.items() if OBJECT_NAME.fullmatch(name)}
 
     def write_object(self, name: str, data: bytes) -> None:
-        """As `govray.train.checkpoint.storage.Storage`."""
         ObjectFolder(self, OBJECTS).write(name, data)
 
     def read_object(self, name: str, size: int) -> bytes:
-        """As `govray.train.checkpoint.storage.Storage`."""
         return ObjectFolder(self, OBJECTS).read(name, size)
 
     def remove_object(self, name: str) -> None:
-        """As `govray.train.checkpoint.storage.Storage`."""
         with _reaching(self.url):
             (self.root / OBJECTS / name).unlink(missing_ok=True)
 
@@ -113,7 +117,7 @@ class ObjectStore:
         with _reaching(where):
             return {name: stat.st_size for name, stat in path.walk_files().items()}
 
-    def write(self, path: BucketPath, content: Content, where: str) -> commit_manifest.FileEntry:
+    def write(self, path: BucketPath, content: Content, where: str) -> FileEntry:
         """Write one object. Its digest is of the bytes as they are sent.
         Raises ``InfrastructureFailed``: the store refuses."""
         with _reaching(where), path.writer() as sink:
@@ -131,9 +135,8 @@ class ObjectStore:
 
 
 class ObjectFolder:
-    """One commit's place on an object store; a
-    `govray.train.checkpoint.commit_reader.RemoteFolder`.
-    """
+    """One commit's place on an object store. Its methods are the functions of
+    ``commit_folder.py``, but files are staged in their final place."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self.store = store
@@ -151,17 +154,15 @@ class ObjectFolder:
     def __hash__(self) -> int:
         return hash(self._where)
 
-    def write(self, name: str, content: Content) -> commit_manifest.FileEntry:
+    def write(self, name: str, content: Content) -> FileEntry:
         """As `govray.train.checkpoint.commit_folder.write`."""
         return self.store.write(self.path / name, content, f"{self}/{name}")
 
-    def publish(
-        self, entries: Mapping[str, commit_manifest.FileEntry], check: Callable[[], None]
-    ) -> str:
+    def publish(self, entries: Mapping[str, FileEntry], check: Callable[[], None]) -> str:
         """As `govray.train.checkpoint.commit_folder.publish`.
         One request lies between the end of ``check`` and the manifest."""
-        commit_manifest.require_whole(entries, self._sizes(), str(self))
-        manifest = commit_manifest.encode(entries)
+        require_whole(entries, self._sizes(), str(self))
+        manifest = encode_manifest(entries)
         check()
         self.store.write(self.path / MANIFEST, manifest, f"{self}/{MANIFEST}")
         return canonical_json.sha256(manifest)

@@ -7,7 +7,7 @@ define NAME for every reader:
 
 * `cut` says which rows a rank holds, as torch's ``Shard(0)`` does. So a reader with any number of
   ranks knows which parts have its rows before it opens one.
-* Tensors have the same order in a part as in the whole (``safetensors_stream.py``). So NAME is made
+* Tensors have the same order in a part as in the whole (``stored_tensors.py``). So NAME is made
   by reading and hashing each part once from start to end (``whole_file.py``). It is byte for byte
   the file that one rank would have written.
 

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from govray.errors import Damaged, GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
 from govray.governance.formats import canonical_json
@@ -35,7 +35,7 @@ from govray.train.checkpoint.commit_folder import (
     open_commit,
     open_file,
 )
-from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.commit_reader import FileEntry
 from govray.train.checkpoint.object_store import OBJECT_NAME, ObjectFolder, ObjectStore
 from govray.train.checkpoint.object_store import OBJECTS as OBJECTS
 from govray.train.checkpoint.pins import folder_name as folder_name
@@ -51,50 +51,20 @@ _STEP = re.compile(r"checkpoint_(\d{9})")
 _LEFTOVERS = (PARTIAL, SUPERSEDED, CORRUPT)
 
 
-class Storage(Protocol):
-    """What a run needs of the place where its commits lie."""
-
-    def place(self, step: int, writer: tuple[int, int]) -> Folder:
-        """Where a commit of this step goes; ``writer`` is the fence's driver and attempt."""
-        ...
-
-    def commits(self) -> Sequence[tuple[int, Folder]]:
-        """Every folder that has a commit's name, with its next step. Newest first."""
-        ...
-
-    def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
-        """Name → place and bytes of the folders that nothing loads."""
-        ...
-
-    def objects(self) -> Mapping[str, int]:
-        """SHA-256 in hex → bytes of the objects that commits share."""
-        ...
-
-    def write_object(self, name: str, data: bytes) -> None:
-        """Put an object in its place; whole or not at all, and durable."""
-        ...
-
-    def read_object(self, name: str, size: int) -> bytes:
-        """An object's bytes, at most one more than ``size``; unchecked. Raises as `open_file`."""
-        ...
-
-    def remove_object(self, name: str) -> None:
-        """Delete an object that no commit names."""
-        ...
-
-
 class RunFolder:
-    """Commits in the run's own folder. A folder with a commit's name may lack its manifest."""
+    """Commits in the run's own folder. A folder with a commit's name may lack its manifest.
+    What a run needs of the place of its commits; `ObjectStore` has the same."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def place(self, step: int, writer: tuple[int, int]) -> Folder:
-        """As `Storage`. A name is taken once: a second writer's rename fails."""
+        """Where a commit of this step goes; ``writer`` is the fence's driver and attempt.
+        A name is taken once: a second writer's rename fails."""
         return self._path / folder_name(step)
 
     def commits(self) -> Sequence[tuple[int, Folder]]:
-        """As `Storage`."""
+        """Every folder that has a commit's name, with its next step. Newest first."""
         return sorted(
             (
                 (int(match[1]), entry)
@@ -105,7 +75,8 @@ class RunFolder:
         )
 
     def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
-        """As `Storage`: interrupted writes and deletions, and commits put aside."""
+        """Name → place and bytes of the folders that nothing loads: interrupted writes and
+        deletions, and commits put aside."""
         found = [
             entry
             for entry in self._path.glob("checkpoint_*")
@@ -120,7 +91,7 @@ class RunFolder:
         return {entry.name: (entry, _size(entry)) for entry in sorted(found)}
 
     def objects(self) -> Mapping[str, int]:
-        """As `Storage`."""
+        """SHA-256 in hex → bytes of the objects that commits share."""
         found = {}
         with suppress(FileNotFoundError), os.scandir(self._path / OBJECTS) as entries:
             for entry in entries:
@@ -129,7 +100,7 @@ class RunFolder:
         return found
 
     def write_object(self, name: str, data: bytes) -> None:
-        """As `Storage`."""
+        """Put an object in its place; whole or not at all, and durable."""
         path = self._path / OBJECTS / name
         try:
             make_folder(path.parent)
@@ -142,12 +113,12 @@ class RunFolder:
             ) from error
 
     def read_object(self, name: str, size: int) -> bytes:
-        """As `Storage`."""
+        """An object's bytes, at most one more than ``size``; unchecked. Raises as `open_file`."""
         with open_file(self._path / OBJECTS, name) as file:
             return file.read(size + 1)
 
     def remove_object(self, name: str) -> None:
-        """As `Storage`."""
+        """Delete an object that no commit names."""
         try:
             (self._path / OBJECTS / name).unlink(missing_ok=True)
         except OSError as error:
@@ -155,6 +126,9 @@ class RunFolder:
                 f"it could not be deleted: {error.strerror}",
                 where=str(self._path / OBJECTS / name),
             ) from error
+
+
+Storage = RunFolder | ObjectStore
 
 
 def object_name(entry: FileEntry) -> str:

@@ -19,8 +19,7 @@ from typing import BinaryIO
 from govray.errors import Damaged, Malformed
 from govray.governance.formats.tensor_header import Described, header_bytes, read_header
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.commit_manifest import FileEntry
-from govray.train.checkpoint.commit_reader import PIECE, Committed
+from govray.train.checkpoint.commit_reader import PIECE, Committed, FileEntry, pour
 from govray.train.checkpoint.sharded_file import cut, part_name
 
 
@@ -29,11 +28,7 @@ def entry(committed: Committed, name: str) -> FileEntry:
     Raises ``Damaged``: a part's bytes are not those that were committed."""
     if name in committed.entries:
         return committed.entries[name]
-    digest, size = hashlib.sha256(), 0
-    for piece in _pieces(committed, name):
-        digest.update(piece)
-        size += len(piece)
-    return FileEntry(f"sha256:{digest.hexdigest()}", size)
+    return pour(_pieces(committed, name), len)
 
 
 def copy(committed: Committed, name: str, target: Path) -> FileEntry:
@@ -49,13 +44,8 @@ def copy(committed: Committed, name: str, target: Path) -> FileEntry:
     if name in committed.entries:
         commit_folder.copy_file(committed.folder, name, target)
         return committed.entries[name]
-    digest, size = hashlib.sha256(), 0
     with open(target, "wb") as file:
-        for piece in _pieces(committed, name):
-            file.write(piece)
-            digest.update(piece)
-            size += len(piece)
-    return FileEntry(f"sha256:{digest.hexdigest()}", size)
+        return pour(_pieces(committed, name), file.write)
 
 
 def content(committed: Committed, name: str) -> bytes | None:

@@ -14,7 +14,7 @@ Invariants:
 * Driver and rank 0 append to one log: an append holds the lock of its first file. On
   an object store it writes the last part anew, if nobody else has since it was read.
 
-To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`.
+To add a kind, write a class with a ``kind`` and what it ``says``, and name it in `AnyEvent`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 from collections.abc import Iterator
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, TypeAlias
+from typing import Annotated, BinaryIO, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, PlainSerializer, RootModel, ValidationError
 
@@ -64,11 +64,12 @@ class Event(Document):
     """One thing that happened, and when, by the clock of the machine that wrote it."""
 
     at: Timestamp
+    says: ClassVar[str]
 
     @property
     def text(self) -> str:
-        """One line for people, without the time."""
-        raise NotImplementedError
+        """One line for people, without the time; by default ``says``, with the fields filled in."""
+        return self.says.format_map(vars(self))
 
 
 class DriverStarted(Event):
@@ -76,39 +77,30 @@ class DriverStarted(Event):
     ``alone``: it works on a cluster that it, or its search, started for itself."""
 
     kind: Literal["driverStarted"] = "driverStarted"
+    says = "driver {driver} took the run, process {pid} on {host}"
     driver: Natural
     host: Text
     pid: Natural
     alone: bool = False
-
-    @property
-    def text(self) -> str:
-        return f"driver {self.driver} took the run, process {self.pid} on {self.host}"
 
 
 class AttemptStarted(Event):
     """A group of workers started. ``step`` is the first that it runs."""
 
     kind: Literal["attemptStarted"] = "attemptStarted"
+    says = "attempt {attempt} from step {step} with {world_size} workers"
     attempt: Natural
     world_size: Natural
     step: Natural
-
-    @property
-    def text(self) -> str:
-        return f"attempt {self.attempt} from step {self.step} with {self.world_size} workers"
 
 
 class ResizeWanted(Event):
     """There is room for another number of workers: they commit and are replaced."""
 
     kind: Literal["resizeWanted"] = "resizeWanted"
+    says = "room for {after} workers instead of {before}: commit, then resize"
     before: Natural
     after: Natural
-
-    @property
-    def text(self) -> str:
-        return f"room for {self.after} workers instead of {self.before}: commit, then resize"
 
 
 class WorkersLimited(Event):
@@ -126,26 +118,20 @@ class LimitIgnored(Event):
     """What should say how many workers the queue allows does not. The limit before it holds."""
 
     kind: Literal["limitIgnored"] = "limitIgnored"
+    says = "a limit of workers is ignored, and nothing changes: {what}"
     what: Text
-
-    @property
-    def text(self) -> str:
-        return f"a limit of workers is ignored, and nothing changes: {self.what}"
 
 
 class WorkerStarted(Event):
     """One worker of an attempt, and where its output goes, if that is a file."""
 
     kind: Literal["workerStarted"] = "workerStarted"
+    says = "attempt {attempt}, rank {rank}: process {pid} on {host}"
     attempt: Natural
     rank: Natural
     host: Text
     pid: Natural
     log: Text | None = None
-
-    @property
-    def text(self) -> str:
-        return f"attempt {self.attempt}, rank {self.rank}: process {self.pid} on {self.host}"
 
 
 class Failed(Event):
@@ -189,12 +175,9 @@ class Committed(Event):
     """A checkpoint is whole. ``step`` is where it resumes, ``digest`` its manifest's."""
 
     kind: Literal["committed"] = "committed"
+    says = "checkpoint of step {step} committed"
     step: Natural
     digest: Digest
-
-    @property
-    def text(self) -> str:
-        return f"checkpoint of step {self.step} committed"
 
 
 class Reported(Event):
@@ -238,56 +221,40 @@ class StopRequested(Event):
     """Somebody asked the run to stop after a commit."""
 
     kind: Literal["stopRequested"] = "stopRequested"
+    says = "stop requested by {by}"
     by: Text
-
-    @property
-    def text(self) -> str:
-        return f"stop requested by {self.by}"
 
 
 class Stopped(Event):
     """The run stopped as requested; ``step`` is where it resumes."""
 
     kind: Literal["stopped"] = "stopped"
+    says = "stopped at step {step}"
     step: Natural
-
-    @property
-    def text(self) -> str:
-        return f"stopped at step {self.step}"
 
 
 class Killed(Event):
     """Somebody ended the driver without waiting."""
 
     kind: Literal["killed"] = "killed"
+    says = "killed by {by}"
     by: Text
-
-    @property
-    def text(self) -> str:
-        return f"killed by {self.by}"
 
 
 class Finished(Event):
     """The last step is committed."""
 
     kind: Literal["finished"] = "finished"
+    says = "finished after {step} steps"
     step: Natural
-
-    @property
-    def text(self) -> str:
-        return f"finished after {self.step} steps"
 
 
 class Gated(Event):
     """From this step on the run leaves a corpus out, because its credential no longer holds."""
 
     kind: Literal["gated"] = "gated"
+    says = "{gate.corpus} left out from step {gate.step} on: {gate.reason} at {gate.since}"
     gate: Gate
-
-    @property
-    def text(self) -> str:
-        gate = self.gate
-        return f"{gate.corpus} left out from step {gate.step} on: {gate.reason} at {gate.since}"
 
 
 class Memorized(Event):
@@ -331,10 +298,7 @@ class Attested(Event):
     """The model folder is signed."""
 
     kind: Literal["attested"] = "attested"
-
-    @property
-    def text(self) -> str:
-        return "attested"
+    says = "attested"
 
 
 AnyEvent: TypeAlias = (
@@ -373,13 +337,13 @@ def append(run_folder: Place, *new: AnyEvent) -> None:
     with (run_folder / FILE).open("a+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         number = len(_parts(run_folder))
-        with _disk_part(run_folder, number - 1).open("a+b") as last:
+        with (run_folder / _name(number - 1)).open("a+b") as last:
             _drop_cut_line(last.fileno())
             full = os.fstat(last.fileno()).st_size >= PART_BYTES
             if not full:
                 _write(last, line)
         if full:
-            with _disk_part(run_folder, number).open("a+b") as following:
+            with (run_folder / _name(number)).open("a+b") as following:
                 _write(following, line)
 
 
@@ -440,15 +404,9 @@ def size(run_folder: Place) -> int:
 
 def _parts(run_folder: Place) -> list[Place]:
     """The files of the log that are there, oldest first."""
-    return list(takewhile(_there, (run_folder / _name(number) for number in count())))
-
-
-def _there(part: Place) -> bool:
-    return part.is_file()
-
-
-def _disk_part(run_folder: Path, number: int) -> Path:
-    return run_folder / _name(number)
+    return list(
+        takewhile(lambda part: part.is_file(), (run_folder / _name(number) for number in count()))
+    )
 
 
 def _name(number: int) -> str:

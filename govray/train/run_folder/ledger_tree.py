@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.record.ledger import AnyLeaf
-from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.commit_reader import FileEntry
 
 TILE = 256
 """Lines of a whole tile."""

@@ -10,9 +10,9 @@ Another driver can take the run between rank 0's comparison and its write. Rank 
 or a commit of the same plan; the write-ahead file refuses one that differs.
 
 Locks need storage that has them: a local disk, NFS version 4, most parallel file systems. On an
-object store the lock is a lease (`govray.train.run_folder.lease`), and the fence is changed by
-conditional writes. Where locks do nothing, two drivers of one run are told apart by the fence
-alone.
+object store the lock is a lease: an object that its holder renews, taken by conditional writes. The
+fence is changed by such writes too. Where locks do nothing, two drivers of one run are told apart
+by the fence alone.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ import errno
 import fcntl
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket import Replaced
-from govray.storage.bucket_path import BucketPath
+from govray.storage.bucket_path import BucketPath, Tag
 from govray.storage.place import Place
 from govray.storage.regular_file import read_regular
-from govray.train.run_folder import events, lease
+from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 
 LOCK = "driver.lock"
@@ -105,8 +108,8 @@ def _flocked(run_folder: Path, own: Holder) -> Iterator[None]:
 def _leased(run_folder: BucketPath, own: Holder) -> Iterator[None]:
     with ExitStack() as stack:
         try:
-            stack.enter_context(lease.hold(run_folder / LOCK, vars(own), host=own.host))
-        except lease.Taken:
+            stack.enter_context(hold_lease(run_folder / LOCK, vars(own), host=own.host))
+        except Taken:
             raise _taken(run_folder) from None
         yield
 
@@ -114,7 +117,7 @@ def _leased(run_folder: BucketPath, own: Holder) -> Iterator[None]:
 def driving(run_folder: Place) -> bool:
     """Whether a driver has the run now."""
     if isinstance(run_folder, BucketPath):
-        return lease.held(run_folder / LOCK, host=socket.gethostname())
+        return lease_held(run_folder / LOCK, host=socket.gethostname())
     try:
         descriptor = os.open(run_folder / LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -257,3 +260,97 @@ def _taken(run_folder: Place) -> Driven:
         where=str(run_folder),
         do="Wait for it, or end it with `govray runs stop`",
     )
+
+
+LEASE_S = 60.0
+"""How long a lock counts as held since it was renewed."""
+RENEW_S = 15.0
+
+
+# A disk's locks end with their process. Here a holder that died leaves the object, which counts as
+# held until it has not been renewed for `LEASE_S`. If that process was on this machine and is gone,
+# the lock is free at once. Ages are the store's time against this machine's, so clocks must agree
+# to some seconds. Where they don't, two may hold the lock, and the fence tells them apart.
+
+
+class Taken(Exception):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def hold_lease(path: BucketPath, owner: dict[str, Any], *, host: str) -> Iterator[None]:
+    """Hold the lock within the context.
+    ``owner``: who holds it, for people; has ``pid`` and ``host``."""
+    tag = _take(path, owner, host)
+    end = threading.Event()
+    newest = [tag]
+
+    def renew() -> None:
+        for times in count(1):
+            if end.wait(RENEW_S):
+                return
+            try:
+                renewed = canonical_json.encode(owner | {"renewed": times})
+                newest[0] = path.swap(renewed, newest[0])
+            except Replaced:
+                return  # another has it: the fence stops this one's workers
+            except OSError:
+                continue  # the store is away; perhaps it comes back in time
+
+    thread = threading.Thread(target=renew, name="govray-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        with suppress(OSError):
+            path.swap(canonical_json.encode(owner | {"released": True}), newest[0])
+
+
+def lease_held(path: BucketPath, *, host: str) -> bool:
+    """Whether a process holds the lock now, as far as can be told."""
+    try:
+        data, modified = path.read_bytes(), path.stat().modified
+    except FileNotFoundError:
+        return False
+    return _lives(data, modified, host)
+
+
+def _take(path: BucketPath, owner: dict[str, Any], host: str) -> Tag:
+    data = canonical_json.encode(owner)
+    try:
+        return path.create(data)
+    except FileExistsError:
+        pass
+    try:
+        modified = path.stat().modified
+        there, tag = path.read_stamped()
+        if _lives(there, modified, host):
+            raise Taken
+        return path.swap(data, tag)
+    except (FileNotFoundError, Replaced):
+        raise Taken from None  # another was faster
+
+
+def _lives(data: bytes, modified: datetime, host: str) -> bool:
+    try:
+        owner: Any = canonical_json.parse_canonical(data)
+        released, pid, there = owner.get("released"), int(owner["pid"]), owner["host"]
+    except (Refused, AttributeError, KeyError, TypeError, ValueError):
+        return False  # nobody that govray knows
+    if released:
+        return False
+    if there == host and not _runs(pid):
+        return False
+    return (datetime.now(UTC) - modified).total_seconds() < LEASE_S
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's process
+    return True

@@ -23,8 +23,7 @@ from govray.errors import Damaged, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import AnyLeaf
 from govray.storage.place import Place
-from govray.train.checkpoint.commit_manifest import FileEntry
-from govray.train.checkpoint.commit_reader import Committed, Folder
+from govray.train.checkpoint.commit_reader import Committed, FileEntry, Folder
 from govray.train.checkpoint.storage import SharedObjects, Storage, object_name
 from govray.train.inputs.revocation_feed import KEPT
 from govray.train.inputs.run_record import FILES, RECORD, SUMMARY, RunRecord, parse_record

@@ -42,7 +42,7 @@ from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.commit_reader import FileEntry
 from govray.train.checkpoint.room import require_room
 from govray.train.checkpoint.storage import storage_of
 from govray.train.inputs.order import Order

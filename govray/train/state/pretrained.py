@@ -49,8 +49,8 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import Described
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
-from govray.train.checkpoint.safetensors_stream import read_rows
 from govray.train.checkpoint.sharded_file import cut
+from govray.train.checkpoint.stored_tensors import read_rows
 from govray.train.inputs.pretrained_start import Start
 
 UNKNOWN = "unknown"

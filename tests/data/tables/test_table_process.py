@@ -52,7 +52,7 @@ def test_a_small_file_of_much_is_read_in_little(tmp_path: Path) -> None:
     found = written(tmp_path, ["a" * (8 * MIB)] * 40)
     assert found.stamp.size < 1000
     # The control: what it decodes to, where nothing bounds it.
-    [whole] = table_process.batches(found, "parquet", ["text"], 256)
+    [whole] = table_process.decoded_batches(found, "parquet", ["text"], 256)
     assert whole.nbytes > 320 * MIB
     process = _Process.take(LIMIT)
     process.give_back(whole=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from govray.engine.graphs.cuda_graph import CudaCapture
+from govray.engine.graphs.pass_graphs import CudaCapture
 from govray.errors import GovrayError, Refused, UsageError
 
 set_again: list[object] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from govray.engine import step as step_module
 from govray.engine.collective.step_settings import StepSettings
 from govray.engine.gradients import pass_planner
 from govray.engine.graphs import pass_graphs
+from govray.engine.graphs.pass_graphs import Holding
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
@@ -24,7 +26,43 @@ from govray.engine.steps import row_difference
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
-from tests.support.rerun_graph import RerunCapture
+
+
+class RerunCapture:
+    """Captures work that it does again at each launch."""
+
+    def __init__(self, *_: object) -> None:
+        self.captured = self.launched = 0
+
+    def __call__(self, holding: Holding, work: Callable[[], Any]) -> tuple[Any, Any]:
+        self.captured += 1
+        with holding():
+            found = work()
+        tensors = _tensors(found)
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.detach().fill_(7)  # a capture computes nothing
+
+        def launch() -> None:
+            self.launched += 1
+            with holding():
+                again = _tensors(work())
+            with torch.no_grad():
+                for tensor, new in zip(tensors, again, strict=True):
+                    tensor.detach().copy_(new.detach())
+
+        return found, launch
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    if isinstance(found, Tensor):
+        return [found]
+    if is_dataclass(found):
+        return [t for f in fields(found) for t in _tensors(getattr(found, f.name))]
+    if isinstance(found, dict):
+        return [t for each in found.values() for t in _tensors(each)]
+    return [t for each in found for t in _tensors(each)] if isinstance(found, tuple) else []
+
 
 CONTEXT, VOCABULARY, STEPS = 6, 13, 7
 UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine.memorization import skew_normal
-from govray.engine.memorization.exposure import bits, exact, extrapolated, measure
+from govray.engine.memorization import exposure
+from govray.engine.memorization.exposure import SkewNormal, bits, exact, extrapolated, measure
 from govray.engine.memorization.sequence_loss import continuations
-from govray.engine.memorization.skew_normal import SkewNormal
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 from tests.support.table import each_row
@@ -65,10 +64,10 @@ def test_the_mass_below_is_that_of_samples_and_reaches_one(shape):
     counted = torch.stack([(samples <= each).double().mean() for each in places])
     assert torch.allclose(found, counted, atol=0.012)
     assert float(found[-1]) == pytest.approx(1, abs=1e-6)
-    fitted = skew_normal.fit(samples)
+    fitted = exposure.fit(samples)
     assert torch.allclose(fitted.log_cdf(places).exp(), found, atol=0.005)
     # Each sample costs an integral. All 20,000 would see a distance of 0.01, which is above 0.005.
-    assert skew_normal.goodness(fitted, samples[:5000]).p_value > 0.05
+    assert exposure.goodness(fitted, samples[:5000]).p_value > 0.05
 
 
 @each_row("secret", [14.0, 17.0, 20.0, 23.0])

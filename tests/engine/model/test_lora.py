@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.model import adapters as module
-from govray.engine.model.adapters import Adapters
+from govray.engine.model.adapters import Adapters, adapted_linear, fits
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.lora import adapted_linear, fits
 from tests.support.table import each_row
 
 

@@ -14,8 +14,8 @@ from safetensors.torch import save
 
 from govray.errors import Malformed
 from govray.governance.formats.tensor_header import Described
-from govray.train.checkpoint.safetensors_stream import _DTYPES, PIECE, pieces, read_rows
 from govray.train.checkpoint.sharded_file import cut
+from govray.train.checkpoint.stored_tensors import _DTYPES, PIECE, pieces, read_rows
 
 
 @st.composite

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from govray.errors import Damaged
 from govray.governance.formats import canonical_json
-from govray.train.checkpoint import commit_folder, safetensors_stream, whole_file
+from govray.train.checkpoint import commit_folder, stored_tensors, whole_file
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, cut, part_name
 from govray.train.checkpoint.stored_tensors import contents, held_rows, tensors_of
 
@@ -78,7 +78,7 @@ def test_parts_are_the_whole_file_for_any_number_of_readers(
     model: tuple[dict[str, Tensor], set[str]], writers: int, readers: int
 ) -> None:
     tensors, sharded = model
-    whole = b"".join(bytes(piece) for piece in safetensors_stream.pieces(tensors, where=FILE))
+    whole = b"".join(bytes(piece) for piece in stored_tensors.pieces(tensors, where=FILE))
     with tempfile.TemporaryDirectory() as name:
         found = commit_folder.open_commit(committed(Path(name), tensors, sharded, writers))
         assert found.names == {FILE}

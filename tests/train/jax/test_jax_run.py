@@ -26,7 +26,7 @@ from govray.train.driver.preparation import Preparation
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
-from govray.train.jax.flax_state import FlaxModel
+from govray.train.jax.run_start import FlaxModel
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment

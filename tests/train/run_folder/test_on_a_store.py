@@ -17,9 +17,9 @@ from govray.errors import Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath, ObjectStat
 from govray.storage.place import Place
-from govray.train.run_folder import events, lease, log_file, run_lock
+from govray.train.run_folder import events, ledger_wal, run_lock
 from govray.train.run_folder.clock import now
-from govray.train.run_folder.log_file import LogFile
+from govray.train.run_folder.ledger_wal import LogFile
 
 HOLD = """
 import sys, time
@@ -60,7 +60,7 @@ def test_writers_lose_none_of_each_others_events(
 def test_a_log_on_a_store_is_the_file_on_a_disk(
     store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(log_file, "SEGMENT_BYTES", 64)
+    monkeypatch.setattr(ledger_wal, "SEGMENT_BYTES", 64)
     drawn = random.Random(seed)
     disk, objects = LogFile(tmp_path / "log"), LogFile(store / "log")
     disk.replace(b"")
@@ -159,7 +159,7 @@ def test_a_driver_of_another_machine_has_the_run_until_it_renews_no_more(
 
     def long_ago(path: BucketPath) -> ObjectStat:
         found = real(path)
-        old = datetime.now(UTC) - timedelta(seconds=lease.LEASE_S + 1)
+        old = datetime.now(UTC) - timedelta(seconds=run_lock.LEASE_S + 1)
         return ObjectStat(found.st_size, found.tag, old)
 
     monkeypatch.setattr(BucketPath, "stat", long_ago)

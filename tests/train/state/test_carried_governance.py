@@ -14,7 +14,7 @@ from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place, place
 from govray.train.checkpoint import commit_folder, storage
 from govray.train.checkpoint.commit_folder import Folder
-from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.commit_reader import FileEntry
 from govray.train.checkpoint.holds import hold, release
 from govray.train.checkpoint.retention import Rules
 from govray.train.inputs.run_record import read_record

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from sqlmodel import Session
 
 from govray import traces
@@ -17,12 +23,86 @@ from govray.platform.store.database import open_store
 from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from tests.support.collector import Collector, collecting
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
 from tests.support.people import serve
 from tests.support.runs import FILE
 from tests.support.solo import run_here
+
+
+@dataclass
+class Kept:
+    name: str
+    trace: str
+    id: str
+    parent: str
+    attributes: dict[str, Any]
+    failed: bool
+
+
+@dataclass
+class Collector:
+    """``raw`` is every byte that was sent."""
+
+    spans: list[Kept] = field(default_factory=list)
+    raw: bytes = b""
+
+    def named(self, name: str) -> list[Kept]:
+        """The spans of a name, in order of arrival."""
+        traces.flush()
+        return [each for each in self.spans if each.name == name]
+
+
+@contextmanager
+def collecting(patch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Meanwhile, traces of this process are on."""
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            collector.raw += data
+            sent = ExportTraceServiceRequest.FromString(data)
+            for scope in (each for one in sent.resource_spans for each in one.scope_spans):
+                collector.spans += [_kept(span) for span in scope.spans]
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_given: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    traces._provider.cache_clear()
+    with patch.context() as inner:
+        inner.setenv(traces.ENDPOINTS[0], f"http://127.0.0.1:{server.server_address[1]}")
+        inner.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        try:
+            yield collector
+        finally:
+            traces._provider().shutdown()
+            traces._provider.cache_clear()
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def _kept(span: Any) -> Kept:
+    values = {
+        each.key: getattr(each.value, str(each.value.WhichOneof("value")))
+        for each in span.attributes
+    }
+    return Kept(
+        name=span.name,
+        trace=span.trace_id.hex(),
+        id=span.span_id.hex(),
+        parent=span.parent_span_id.hex(),
+        attributes=values,
+        failed=span.status.code == 2,
+    )
+
 
 OUTSIDE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = f"00-{OUTSIDE}-00f067aa0ba902b7-01"
