@@ -6,7 +6,6 @@ that the adapter's tensors are absent from these files, not from copies that oth
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -217,7 +216,6 @@ def _listed(
     from govray.governance.trust.revocation_list import (
         Revocations,
         following_list,
-        seal_revocations,
         verify_revocations,
     )
 
@@ -242,7 +240,7 @@ def _listed(
             )
     earlier = [each for each in known if each.issuer == operator]
     newest = max(earlier, key=lambda each: each.sequence, default=None)
-    envelope = seal_revocations(following_list(newest, operator, entry, at=at), [signer])
+    envelope = following_list(newest, operator, entry, at=at).seal([signer])
     Revocations.load(state, [envelope], at=at)  # as others will
     return envelope
 
@@ -257,27 +255,16 @@ def export(
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
     from govray.governance.attestation import model_folder
-    from govray.storage.staged_folder import staged_folder
 
     verified = trusted.verify(model)
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
     names = model_folder.adapter_files(adapter)
-    # A dangling link is something that is there, too.
-    if os.path.lexists(out):
-        raise UsageError("already exists", where=str(out), do="Name a new folder.")
-    try:
-        with staged_folder(out) as staged:
-            for name in names:
-                digest = subjects[name].removeprefix("sha256:")
-                target = staged / Path(name).name
-                model_folder.Bundle(verified.path).copy(name, target, sha256=digest)
-    except OSError as error:
-        raise UsageError(
-            f"cannot be copied: {error.strerror}",
-            where=str(out),
-            do="Check the space and the permissions there.",
-        ) from None
+    with user_files.new_folder(out) as staged:
+        for name in names:
+            digest = subjects[name].removeprefix("sha256:")
+            target = staged / Path(name).name
+            model_folder.Bundle(verified.path).copy(name, target, sha256=digest)
     copied = {Path(name).name: subjects[name] for name in names}
     report({"adapter": adapter, "folder": str(out), "files": copied})
     line(f"Exported {adapter} to {out}")

@@ -112,7 +112,6 @@ def audit(
     from govray.governance.attestation.memorization_manifest import (
         AuditSettings,
         SamplingScheme,
-        seal_memorization_manifest,
         verify_memorization_manifest,
     )
     from govray.governance.attestation.privacy_audit import PrivacyLevel
@@ -153,7 +152,7 @@ def audit(
     if rank:  # all came to the same evidence, and the first writes it
         return
     if signer:
-        envelope = seal_memorization_manifest(document, [signer])
+        envelope = document.seal([signer])
         # Others will verify it too: a signature of a key that the run's root does not know is
         # useless.
         verify_memorization_manifest(state.each_key_counts("operator"), envelope, at=now)

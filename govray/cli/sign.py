@@ -48,8 +48,8 @@ def sign(
     if existing is None:
         source = source_files.read(path)
         output = source.output
-        sealed = source.seal([signer])
-        existing = _beside(output)
+        sealed = source.document.seal([signer])
+        existing = user_files.envelope(output) if output.exists() else None
         if existing is not None and existing.payload != Envelope.parse(sealed).payload:
             _check_successor(existing, source, output, force)
             existing = None
@@ -87,12 +87,6 @@ def _parse(data: bytes) -> Envelope | None:
     if not data.startswith(b'{"payload"'):
         return None
     return Envelope.parse(data)
-
-
-def _beside(output: Path) -> Envelope | None:
-    from govray.governance.formats.dsse import Envelope
-
-    return Envelope.parse(user_files.read(output), where=str(output)) if output.exists() else None
 
 
 def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: bool) -> None:

@@ -10,20 +10,17 @@ Validates structure and meaning of the document alone; signs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from govray.cli import user_files
 from govray.errors import Malformed
 
 if TYPE_CHECKING:
-    from govray.governance.formats.document import Document
-    from govray.governance.formats.keys import Signer
-    from govray.governance.formats.strict_yaml import Source
-
-D = TypeVar("D", bound="Document")
+    from govray.governance.formats.statement import Signed
 
 ROOT_SCHEMA = "govray.dev/trust-root/v1"
 DELEGATION_SCHEMA = "govray.dev/delegation/v1"
@@ -36,37 +33,86 @@ class Unsigned:
 
     kind: str
     name: str
-    document: Document
-    seal: Callable[[Sequence[Signer]], bytes]
+    document: Signed
     output: Path
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of document, and what a source of it is called by: the field ``named``."""
+
+    called: str
+    of: type[Signed]
+    named: str = "name"
+    schema: str | None = None
+    read: Callable[..., Signed] | None = None
+    """Its own reader of YAML, with short forms and a schema of its own."""
 
 
 def read(path: Path) -> Unsigned:
     from govray.governance.formats import canonical_json
     from govray.governance.formats.strict_yaml import read_yaml
 
-    data = user_files.read(path)
-    source = None if path.suffix == ".json" else read_yaml(data, name=str(path))
-    value: Any = canonical_json.parse(data, where=str(path)) if source is None else source.value
+    data, where = user_files.read(path), str(path)
+    source = None if path.suffix == ".json" else read_yaml(data, name=where)
+    value: Any = canonical_json.parse(data, where=where) if source is None else source.value
     if not isinstance(value, dict):
-        raise Malformed("not a mapping of fields", where=str(path), do=_KINDS)
-    if "rules" in value or "profiles" in value:
-        return _policy(path, data, None if source else value)
-    if "stages" in value:
-        return _promotion(path, data, None if source else value)
-    if source is not None:
+        raise Malformed("not a mapping of fields", where=where, do=_KINDS)
+    if (kind := _kind(value)) is None:
+        raise Malformed("govray does not sign this kind of document", where=where, do=_KINDS)
+    if source is None:
+        document = kind.of.from_json(value, where=where)
+    elif kind.read is not None:
+        document = kind.read(data, name=where)
+    else:
         value = _expand(value, path)
+        if kind.schema is not None and value.pop("schema", None) != kind.schema:
+            raise Malformed(
+                "the schema is missing or another one",
+                where=source.where("schema"),
+                do=f"Write schema: {kind.schema}.",
+            )
+        document = kind.of.from_source(value, where=source.where)
+    name = attrgetter(kind.named)(document)
+    output = path.with_suffix(".dsse.json")
+    # The one name without ``.dsse``: a root is handed around on its own.
+    if kind.schema == ROOT_SCHEMA and path.suffix != ".json":
+        output = path.with_suffix(".json")
+    return Unsigned(kind.called, name, document, output)
+
+
+def _kind(value: dict[str, Any]) -> _Kind | None:
+    """The kind that a source's fields tell."""
+    if "rules" in value or "profiles" in value:
+        from govray.governance.policy.depth_policy import Policy
+        from govray.governance.policy.policy_yaml import read_policy
+
+        return _Kind("policy", Policy, read=read_policy)
+    if "stages" in value:
+        from govray.platform.store.promotion_gates import PromotionPolicy, read_promotion_policy
+
+        return _Kind("promotion policy", PromotionPolicy, read=read_promotion_policy)
     if "attestation" in value:
-        return _provider(path, value, source)
+        from govray.evidence.reports import provider_statement as told
+
+        return _Kind("provider statement", told.ProviderStatement, schema=told.SCHEMA)
     if "records" in value or "license" in value:
-        return _credential(path, value, source)
+        from govray.governance.policy.credential import Credential
+
+        return _Kind("credential", Credential, "corpus")
     if "delegator" in value:
-        return _delegation(path, value, source)
+        from govray.governance.trust.authority import Delegation
+
+        return _Kind("delegation", Delegation, "authority.name", DELEGATION_SCHEMA)
     if "authorities" in value:
-        return _root(path, value, source)
+        from govray.governance.trust.authority import TrustRoot
+
+        return _Kind("trust root", TrustRoot, schema=ROOT_SCHEMA)
     if "entries" in value:
-        return _revocations(path, value, source)
-    raise Malformed("govray does not sign this kind of document", where=str(path), do=_KINDS)
+        from govray.governance.trust.revocation_list import SCHEMA, RevocationList
+
+        return _Kind("revocation list", RevocationList, "issuer", SCHEMA)
+    return None
 
 
 _KINDS = (
@@ -75,135 +121,11 @@ _KINDS = (
 )
 
 
-def _policy(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
-    from govray.governance.policy.depth_policy import Policy, seal_policy
-    from govray.governance.policy.policy_yaml import read_policy
-
-    policy = (
-        read_policy(data, name=str(path))
-        if value is None
-        else Policy.from_json(value, where=str(path))
-    )
-    return Unsigned(
-        "policy", policy.name, policy, lambda by: seal_policy(policy, by), _envelope(path)
-    )
-
-
-def _promotion(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
-    from govray.platform.store.promotion_gates import (
-        PromotionPolicy,
-        read_promotion_policy,
-        seal_promotion_policy,
-    )
-
-    gates = (
-        read_promotion_policy(data, name=str(path))
-        if value is None
-        else PromotionPolicy.from_json(value, where=str(path))
-    )
-    return Unsigned(
-        "promotion policy",
-        gates.name,
-        gates,
-        lambda by: seal_promotion_policy(gates, by),
-        _envelope(path),
-    )
-
-
-def _credential(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
-    from govray.governance.policy.credential import Credential, seal_credential
-
-    credential = _read(Credential, value, path, source)
-    return Unsigned(
-        "credential",
-        credential.corpus,
-        credential,
-        lambda by: seal_credential(credential, by),
-        _envelope(path),
-    )
-
-
-def _root(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
-    from govray.governance.trust.authority import TrustRoot
-    from govray.governance.trust.trust_state import sign_root
-
-    root = _read(TrustRoot, _without_schema(value, path, ROOT_SCHEMA, source), path, source)
-    # The one name without ``.dsse``: a root is handed around on its own.
-    output = path.with_suffix(".json")
-    if output == path:
-        output = _envelope(path)
-    return Unsigned("trust root", root.name, root, lambda by: sign_root(root, by), output)
-
-
-def _delegation(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
-    from govray.governance.trust.authority import Delegation
-    from govray.governance.trust.trust_state import sign_delegation
-
-    value = _without_schema(value, path, DELEGATION_SCHEMA, source)
-    delegation = _read(Delegation, value, path, source)
-    return Unsigned(
-        "delegation",
-        delegation.authority.name,
-        delegation,
-        lambda by: sign_delegation(delegation, by),
-        _envelope(path),
-    )
-
-
-def _revocations(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
-    from govray.governance.trust.revocation_list import SCHEMA, RevocationList, seal_revocations
-
-    value = _without_schema(value, path, SCHEMA, source)
-    revocations = _read(RevocationList, value, path, source)
-    return Unsigned(
-        "revocation list",
-        revocations.issuer,
-        revocations,
-        lambda by: seal_revocations(revocations, by),
-        _envelope(path),
-    )
-
-
-def _provider(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
-    from govray.evidence.reports.provider_statement import SCHEMA, ProviderStatement, seal_statement
-
-    value = _without_schema(value, path, SCHEMA, source)
-    statement = _read(ProviderStatement, value, path, source)
-    return Unsigned(
-        "provider statement",
-        statement.name,
-        statement,
-        lambda by: seal_statement(statement, by),
-        _envelope(path),
-    )
-
-
-def _read(kind: type[D], value: dict[str, Any], path: Path, source: Source | None) -> D:
-    if source is None:
-        return kind.from_json(value, where=str(path))
-    return kind.from_source(value, where=source.where)
-
-
-def _envelope(path: Path) -> Path:
-    return path.with_suffix(".dsse.json")
-
-
-def _without_schema(
-    value: dict[str, Any], path: Path, schema: str, source: Source | None
-) -> dict[str, Any]:
-    """YAML says its schema; the JSON form has the statement's predicate type for that."""
-    if source is None:
-        return value
-    if value.get("schema") != schema:
-        raise Malformed(
-            "the schema is missing or another one",
-            where=source.where("schema"),
-            do=f"Write schema: {schema}.",
-        )
-    return {name: member for name, member in value.items() if name != "schema"}
-
-
 _INSTANTS = frozenset({"expires", "issued", "since"})
+_WITHIN = frozenset(
+    {"authorities", "authority", "entries", "timestamp_authorities", "witness_policy", "witnesses"}
+)
+"""Fields that hold documents with short forms of their own."""
 
 
 def _expand(value: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -216,29 +138,18 @@ def _expand(value: dict[str, Any], path: Path) -> dict[str, Any]:
         }
     for name in _INSTANTS & value.keys():
         expanded[name] = _instant(value[name])
-    if isinstance(entries := value.get("entries"), list):
-        expanded["entries"] = [
-            _expand(each, path) if isinstance(each, dict) else each for each in entries
-        ]
     if isinstance(keys := value.get("keys"), list):
         expanded["keys"] = [_key(each, path) for each in keys]
     if isinstance(key := value.get("key"), str):
         expanded["key"] = _key(key, path)
     if isinstance(certificates := value.get("certificates"), list):
         expanded["certificates"] = [_certificate(each, path) for each in certificates]
-    if isinstance(policy := value.get("witness_policy"), dict):
-        expanded["witness_policy"] = _expand(policy, path)
-    for name in ("timestamp_authorities", "witnesses"):
-        if isinstance(parties := value.get(name), list):
-            expanded[name] = [
-                _expand(each, path) if isinstance(each, dict) else each for each in parties
-            ]
-    if isinstance(authority := value.get("authority"), dict):
-        expanded["authority"] = _expand(authority, path)
-    if isinstance(authorities := value.get("authorities"), list):
-        expanded["authorities"] = [
-            _expand(each, path) if isinstance(each, dict) else each for each in authorities
-        ]
+    for name in _WITHIN & value.keys():
+        inner = value[name]
+        if isinstance(inner, dict):
+            expanded[name] = _expand(inner, path)
+        elif isinstance(inner, list):
+            expanded[name] = [_expand(e, path) if isinstance(e, dict) else e for e in inner]
     return expanded
 
 

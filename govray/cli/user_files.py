@@ -7,11 +7,21 @@ held before or all of the new bytes.
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from govray.errors import UsageError
 from govray.storage import atomic_file
 from govray.storage.place import Place
+
+if TYPE_CHECKING:
+    from govray.governance.formats.document import Document
+    from govray.governance.formats.dsse import Envelope
+
+D = TypeVar("D", bound="Document")
 
 # Documents that verbs read whole: policies, envelopes, keys. Bundles have bounds of their own.
 LIMIT = 64 * 1024 * 1024
@@ -46,6 +56,20 @@ def read_signed(path: Path) -> bytes:
             do="Sign it: govray sign FILE --key KEY; then give the file that this writes.",
         )
     return data
+
+
+def envelope(path: Path) -> Envelope:
+    """The envelope in the file ``path``; nothing of it is verified."""
+    from govray.governance.formats.dsse import Envelope
+
+    return Envelope.parse(read(path), where=str(path))
+
+
+def document(kind: type[D], path: Path) -> D:
+    """What the envelope in the file ``path`` states; nothing of it is verified."""
+    from govray.governance.formats.statement import read as read_statement
+
+    return read_statement(kind, envelope(path), where=str(path)).document
 
 
 def require_outside(path: Path, model: Place) -> None:
@@ -98,6 +122,25 @@ def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -
         raise UsageError("already exists", where=str(path), do="Choose another name.") from None
     except OSError as error:
         raise _not_written(path, error) from None
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which gets the name ``path`` once all of it is there."""
+    from govray.storage.staged_folder import staged_folder
+
+    # A dangling link counts as existing.
+    if os.path.lexists(path):
+        raise UsageError("already exists", where=str(path), do="Name a new folder.")
+    try:
+        with staged_folder(path) as staged:
+            yield staged
+    except OSError as error:
+        raise UsageError(
+            f"cannot be copied: {error.strerror}",
+            where=str(path),
+            do="Check the space and the permissions there.",
+        ) from None
 
 
 def stage(path: Path, data: bytes) -> Path:

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from govray.platform.store.promotion_gates import read_promotion_policy, seal_promotion_policy
+from govray.platform.store.promotion_gates import read_promotion_policy
 from tests.support.command import Run
 from tests.support.monitored_world import Monitored
 from tests.support.people import Service
@@ -25,7 +25,7 @@ def test_its_commands_run(run: Run, service: Service, at: str, tmp_path: Path) -
     (tmp_path / "policies" / "promotion.yaml").write_bytes(SHIPPED)
     first, second = world.keys.compliance
     (tmp_path / "policies" / "promotion.dsse.json").write_bytes(
-        seal_promotion_policy(read_promotion_policy(SHIPPED), [first])
+        read_promotion_policy(SHIPPED).seal([first])
     )
     key = tmp_path / "compliance.pem"
     key.write_bytes(second.to_pem())

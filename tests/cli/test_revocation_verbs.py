@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.revocation_list import Revocation, RevocationList
 from govray.governance.verify.verifier import verify
 from govray.storage import staged_folder
 from tests.support.command import Run, write_key
@@ -22,7 +22,7 @@ def listed(world: World, *entries: Revocation, sequence: int = 1) -> bytes:
     document = RevocationList(
         issuer="operator", sequence=sequence, issued="2026-11-19T00:00:00Z", entries=entries
     )
-    return seal_revocations(document, [world.keys.operator])
+    return document.seal([world.keys.operator])
 
 
 def root_with(world: World, folder: Path, **operator: object) -> Path:

@@ -24,7 +24,6 @@ from govray.governance.formats.record_columns import RESERVE, TRAIN
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.formats.statement import Subject
 from govray.governance.policy.credential import Period
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.governance.record.ledger import (
@@ -36,7 +35,7 @@ from govray.governance.record.ledger import (
     read_leaves,
 )
 from govray.governance.record.prepare_manifest import Manifest
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.revocation_list import Revocation, RevocationList
 from tests.support.world import (
     DIGEST,
     POLICY,
@@ -230,7 +229,7 @@ def signed_policy(*replace: tuple[str, str]) -> Callable[[World], bytes]:
     for old, new in replace:
         assert old in text
         text = text.replace(old, new)
-    return lambda world: seal_policy(read_policy(text), world.keys.compliance)
+    return lambda world: read_policy(text).seal(world.keys.compliance)
 
 
 def stating(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
@@ -747,7 +746,7 @@ def listed(
         )
         by = getattr(world.keys, signer or issuer)
         signers = list(by) if isinstance(by, tuple) else [by]
-        return Given(root=root(world), lists=(seal_revocations(document, signers),))
+        return Given(root=root(world), lists=(document.seal(signers),))
 
     return attack
 

@@ -21,7 +21,7 @@ from govray.governance.attestation.model_attestation import without_adapter
 from govray.governance.formats import canonical_json
 from govray.governance.formats.statement import seal
 from govray.governance.policy.corpus_description import CorpusDescription, Domains
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.revocation_list import Revocation, RevocationList
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.service.http.settings import CaseSettings
 from govray.platform.store.database import open_store
@@ -142,7 +142,7 @@ class Deployed:
         listed = RevocationList(
             issuer="archive", sequence=sequence, issued="2026-11-20T00:00:00Z", entries=(entry,)
         )
-        return seal_revocations(listed, [self.world.keys.archive])
+        return listed.seal([self.world.keys.archive])
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.authority import Authority, Delegation
-from govray.governance.trust.trust_state import sign_delegation
 from tests.support.world import FAR, World
 
 DSSE = {"Content-Type": "application/vnd.dsse.envelope.v1+json"}
@@ -23,7 +22,5 @@ class Delegating(World):
             threshold=1,
             expires=FAR,
         )
-        signed = sign_delegation(
-            Delegation(delegator="operator", authority=night), [self.keys.operator]
-        )
+        signed = Delegation(delegator="operator", authority=night).seal([self.keys.operator])
         self.delegations = [*self.delegations, signed]

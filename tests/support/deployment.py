@@ -10,11 +10,9 @@ from pathlib import Path
 from govray.data.corpus import build, unsigned_credential
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.policy.credential import Period, seal_credential
-from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, Scope, TrustRoot
-from govray.governance.trust.trust_state import sign_root
 
 POLICY = """
 schema: govray.dev/depth-policy/v1
@@ -74,7 +72,7 @@ class Deployment:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.key.write_bytes(self.signers["operator"].to_pem())
         self.key.chmod(0o600)
-        self.root.write_bytes(sign_root(self._root(), [self.signers["root"]]))
+        self.root.write_bytes(self._root().seal([self.signers["root"]]))
         self.policy = self.sign_policy(self.policy_text)
         for corpus in LICENCES:
             self.add(corpus)
@@ -82,7 +80,7 @@ class Deployment:
     def sign_policy(self, text: str) -> Path:
         """Sign a policy's source; returns the envelope's path, named by its content."""
         path = self.folder / f"policy-{hashlib.sha256(text.encode()).hexdigest()[:8]}.dsse.json"
-        path.write_bytes(seal_policy(read_policy(text), [self.signers["compliance"]]))
+        path.write_bytes(read_policy(text).seal([self.signers["compliance"]]))
         return path
 
     def add(self, corpus: str, *, until: datetime | None = None) -> None:
@@ -103,7 +101,7 @@ class Deployment:
             ),
         )
         (self.corpora / corpus / "credential.dsse.json").write_bytes(
-            seal_credential(credential, [self.signers["issuer"]])
+            credential.seal([self.signers["issuer"]])
         )
 
     def experiment(self, **changes: object) -> dict[str, object]:

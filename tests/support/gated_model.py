@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from govray.governance.policy.credential import Period
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.gates import Gate
 from tests.support.world import POLICY, World
@@ -25,7 +24,7 @@ def deploy(world: World, folder: Path, *gates: Gate, text: str = GATING, **hooks
     short = Period(from_="2026-01-01T00:00:00Z", until=DURING)
     return world.deploy(
         folder,
-        policy=seal_policy(read_policy(text), world.keys.compliance),
+        policy=read_policy(text).seal(world.keys.compliance),
         credentials={"acme": world.issue("acme", valid=short)},
         gates=gates,
         **hooks,

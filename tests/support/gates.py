@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from govray.platform.store.promotion_gates import read_promotion_policy, seal_promotion_policy
+from govray.platform.store.promotion_gates import read_promotion_policy
 from tests.support.tree import ROOT
 from tests.support.world import World
 
@@ -16,7 +16,7 @@ UNMONITORED = "".join(
 
 def signed(world: World, text: str = UNMONITORED) -> bytes:
     """The envelope of gates, by the authority for policies."""
-    return seal_promotion_policy(read_promotion_policy(text), world.keys.compliance)
+    return read_promotion_policy(text).seal(world.keys.compliance)
 
 
 def gated(world: World, folder: Path, text: str = UNMONITORED) -> dict[str, Path]:

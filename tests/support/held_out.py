@@ -8,7 +8,7 @@ from typing import Any
 
 from govray.data.corpus import build, unsigned_credential
 from govray.governance.formats.document import format_time
-from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.credential import Period
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
@@ -34,7 +34,7 @@ def hold_out(
         built, license=licence, issuer="issuer", sensitivity="public", valid=valid
     )
     (folder / corpus / "credential.dsse.json").write_bytes(
-        seal_credential(credential, [here.signers["issuer"]])
+        credential.seal([here.signers["issuer"]])
     )
     return folder
 

@@ -10,7 +10,6 @@ from typing import Any
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, MonitoredCorpus, Side
@@ -62,7 +61,7 @@ class Monitored(World):
             quotas={"everything": 2, "upper_half": 1, "removable": 1},
         )
         self.policy_text = POLICY + SECTION
-        self.policy = seal_policy(read_policy(self.policy_text), self.keys.compliance)
+        self.policy = read_policy(self.policy_text).seal(self.keys.compliance)
 
     def run(self, folder: Path, **hooks: Any) -> Path:
         """Deploy what a run leaves behind that follows its monitor."""
@@ -103,7 +102,7 @@ class Monitored(World):
     def under(self, text: str) -> Monitored:
         """The same world under another policy."""
         self.policy_text = text
-        self.policy = seal_policy(read_policy(text), self.keys.compliance)
+        self.policy = read_policy(text).seal(self.keys.compliance)
         return self
 
     def _live(self, recorded: list[Leaf]) -> list[Leaf]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.world import POLICY, World
@@ -20,7 +19,7 @@ def phased(folder: Path) -> tuple[World, Path]:
     """A model whose corpus gamma reaches all layers from step 4 on."""
     world = World(corpora={"acme": (30,), "alpha": (30,), "gamma": (30,)}, steps=12)
     world.policy_text = PHASED
-    world.policy = seal_policy(read_policy(PHASED), world.keys.compliance)
+    world.policy = read_policy(PHASED).seal(world.keys.compliance)
     return world, world.deploy(folder)
 
 

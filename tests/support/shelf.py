@@ -13,12 +13,12 @@ from govray.data import admission, corpus
 from govray.data.corpus import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, Scope, TrustRoot
 from govray.governance.trust.license import LICENSE_CATEGORIES
-from govray.governance.trust.trust_state import TrustState, sign_root
+from govray.governance.trust.trust_state import TrustState
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 VALID = Period(from_="2026-11-01T00:00:00Z", until="2027-11-01T00:00:00Z")
@@ -81,7 +81,7 @@ class Shelf:
                 ),
             ),
         )
-        self.trust = TrustState.load(sign_root(root, [self.signer]), at=NOW)
+        self.trust = TrustState.load(root.seal([self.signer]), at=NOW)
 
     @property
     def corpora(self) -> Path:
@@ -99,7 +99,7 @@ class Shelf:
     def sign(self, built: corpus.Built, license: str = "MIT", **facts: Any) -> None:
         facts = {"issuer": "librarian", "valid": VALID, "sensitivity": "public"} | facts
         credential = corpus.unsigned_credential(built, license=license, **facts)
-        envelope = seal_credential(credential, [self.signer])
+        envelope = credential.seal([self.signer])
         (built.folder / corpus.CREDENTIAL_FILE).write_bytes(envelope)
 
     def prepare(self, name: str = "prepared", **changes: Any) -> admission.Prepared:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from govray.governance.formats.certificate import Certificate
-from govray.governance.trust.timestamp_authority import TimestampAuthority
+from govray.governance.trust.authority import TimestampAuthority
 
 CONFIG = """
 [tsa]

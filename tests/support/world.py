@@ -34,8 +34,7 @@ from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.formats.statement import Subject, read, seal, self_subject
 from govray.governance.policy import record_commitment
 from govray.governance.policy.corpus_routes import CorpusRoutes
-from govray.governance.policy.credential import Credential, Period, Records, seal_credential
-from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.credential import Credential, Period, Records
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams, slice_rank
@@ -57,7 +56,7 @@ from govray.governance.record.prepare_manifest import (
 )
 from govray.governance.record.row_order import RowOrder
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
-from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
+from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.manifests import TOKENIZER, RecordFiles, split
 from tests.support.row_by_row import corpus_counts
@@ -219,7 +218,7 @@ class World:
         self.root = self.sign_root()
         self.delegations = [self.delegate()]
         self.policy_text = POLICY
-        self.policy = seal_policy(read_policy(POLICY), self.keys.compliance)
+        self.policy = read_policy(POLICY).seal(self.keys.compliance)
         self.credentials = {c: self.issue(c) for c in self.records}
 
     # Trust
@@ -276,7 +275,7 @@ class World:
             "threshold": 1,
             "authorities": self.authorities(),
         }
-        return sign_root(TrustRoot(**fields | changes), [self.keys.root])
+        return TrustRoot(**fields | changes).seal([self.keys.root])
 
     def delegate(self) -> bytes:
         """The archive lets acme speak for its own commercial corpora."""
@@ -295,7 +294,7 @@ class World:
                 ),
             ),
         )
-        return sign_delegation(Delegation(delegator="archive", authority=acme), [self.keys.archive])
+        return Delegation(delegator="archive", authority=acme).seal([self.keys.archive])
 
     @property
     def trust(self) -> TrustState:
@@ -338,7 +337,7 @@ class World:
             ),
         }
         signer = signer or (self.keys.acme if mine else self.keys.archive)
-        return seal_credential(Credential(**fields | changes), [signer])
+        return Credential(**fields | changes).seal([signer])
 
     def prepare(
         self, records: RecordLists, credentials: Mapping[str, Verified[Credential]]

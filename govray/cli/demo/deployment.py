@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from govray.cli.demo import supplier
-from govray.data.corpus import build, unsigned_credential
+from govray.data.corpus import Built, build, unsigned_credential
 from govray.data.installed_python import SourceCorpus, python_source
 from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.policy.credential import Credential, Period, seal_credential
-from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
-from govray.governance.trust.authority import Authority, Scope, TrustRoot
-from govray.governance.trust.license import LICENSE_CATEGORIES
-from govray.governance.trust.trust_state import sign_root
+from govray.governance.trust.authority import Authority, Role, Scope, Sensitivity, TrustRoot
+from govray.governance.trust.license import LICENSE_CATEGORIES, LicenseCategory
 from govray.storage.atomic_file import write_whole
 
 # A synthetic list of part numbers, planted to be learnt by heart; nothing in it is real.
@@ -103,51 +102,53 @@ def deploy(
     policies = output / "policies"
     policies.mkdir(parents=True)
     root = policies / "root.json"
-    root.write_bytes(sign_root(_trust_root(signers, at), [signers["root"]]))
+    root.write_bytes(_trust_root(signers, at).seal([signers["root"]]))
     policy = policies / "demo.dsse.json"
     source = policy_source or own_policy()
     (policies / "demo.yaml").write_text(source, "utf-8")
-    policy.write_bytes(seal_policy(read_policy(source), [signers[POLICY_AUTHORITY]]))
+    policy.write_bytes(read_policy(source).seal([signers[POLICY_AUTHORITY]]))
 
     sources = tuple(map(_some, python_source()))
     corpora = output / "corpora"
+    total = len(sources) + 2
     for done, found in enumerate(sources):
-        on_corpus(done, len(sources) + 2)
-        built = build(corpora, found.corpus, found.records())
-        credential = unsigned_credential(
-            built,
+        on_corpus(done, total)
+        _put(
+            corpora,
+            build(corpora, found.corpus, found.records()),
+            signers[METADATA_AUTHORITY],
             license=found.license,
             issuer=METADATA_AUTHORITY,
             valid=_validity(at),
             sensitivity="public",
             description={"source": "public_dataset", "modality": ["code"]},
         )
-        _put(corpora, credential, signers[METADATA_AUTHORITY])
-    on_corpus(len(sources), len(sources) + 2)
-    built = build(corpora, supplier.CORPUS, supplier.notes())
-    credential = unsigned_credential(
-        built,
+    on_corpus(total - 2, total)
+    made_up = {"source": "synthetic", "modality": ["text"], "personal_data": "none"}
+    _put(
+        corpora,
+        build(corpora, supplier.CORPUS, supplier.notes()),
+        signers[supplier.SUPPLIER],
         license="LicenseRef-acme-contract",
         license_category="commercial",
         use="commercial",
         issuer=supplier.SUPPLIER,
         valid=_validity(at),
         sensitivity="restricted",
-        description={"source": "synthetic", "modality": ["text"], "personal_data": "none"},
+        description=made_up,
     )
-    _put(corpora, credential, signers[supplier.SUPPLIER])
-    on_corpus(len(sources) + 1, len(sources) + 2)
-    built = build(corpora, PARTS_LIST, pages())
-    credential = unsigned_credential(
-        built,
+    on_corpus(total - 1, total)
+    _put(
+        corpora,
+        build(corpora, PARTS_LIST, pages()),
+        signers[PARTS_SUPPLIER],
         license="CC0-1.0",
         issuer=PARTS_SUPPLIER,
         valid=_validity(at),
         sensitivity="public",
-        description={"source": "synthetic", "modality": ["text"], "personal_data": "none"},
+        description=made_up,
     )
-    _put(corpora, credential, signers[PARTS_SUPPLIER])
-    on_corpus(len(sources) + 2, len(sources) + 2)
+    on_corpus(total, total)
     return Deployment(root, policy, corpora, operator_key, sources)
 
 
@@ -163,17 +164,20 @@ def own_policy() -> str:
 def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
     expires = format_time(at + timedelta(days=VALID_DAYS))
 
-    def authority(name: str, role: str, scope: tuple[Scope, ...] | None = None) -> Authority:
-        return Authority.model_validate(
-            {
-                "name": name,
-                "role": role,
-                "keys": (signers[name].public_key,),
-                "threshold": 1,
-                "expires": expires,
-                "scope": scope,
-            }
+    def authority(name: str, role: Role, scope: tuple[Scope, ...] | None = None) -> Authority:
+        keys = (signers[name].public_key,)
+        return Authority(name=name, role=role, keys=keys, threshold=1, expires=expires, scope=scope)
+
+    def issuer(
+        name: str, corpus: str, categories: tuple[LicenseCategory, ...], most: Sensitivity
+    ) -> Authority:
+        scope = Scope(
+            corpus=corpus,
+            license_categories=categories,
+            jurisdictions=("*",),
+            max_sensitivity=most,
         )
+        return authority(name, "credential", (scope,))
 
     return TrustRoot(
         name="demo",
@@ -182,42 +186,9 @@ def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
         keys=(signers["root"].public_key,),
         threshold=1,
         authorities=(
-            authority(
-                METADATA_AUTHORITY,
-                "credential",
-                (
-                    Scope(
-                        corpus="*",
-                        license_categories=LICENSE_CATEGORIES,
-                        jurisdictions=("*",),
-                        max_sensitivity="public",
-                    ),
-                ),
-            ),
-            authority(
-                supplier.SUPPLIER,
-                "credential",
-                (
-                    Scope(
-                        corpus="acme-*",
-                        license_categories=("commercial",),
-                        jurisdictions=("*",),
-                        max_sensitivity="restricted",
-                    ),
-                ),
-            ),
-            authority(
-                PARTS_SUPPLIER,
-                "credential",
-                (
-                    Scope(
-                        corpus="parts-*",
-                        license_categories=("public_domain",),
-                        jurisdictions=("*",),
-                        max_sensitivity="public",
-                    ),
-                ),
-            ),
+            issuer(METADATA_AUTHORITY, "*", LICENSE_CATEGORIES, "public"),
+            issuer(supplier.SUPPLIER, "acme-*", ("commercial",), "restricted"),
+            issuer(PARTS_SUPPLIER, "parts-*", ("public_domain",), "public"),
             authority(POLICY_AUTHORITY, "policy"),
             authority(OPERATOR, "operator"),
         ),
@@ -231,9 +202,10 @@ def _validity(at: datetime) -> Period:
     )
 
 
-def _put(corpora: Path, credential: Credential, signer: LocalSigner) -> None:
-    path = corpora / credential.corpus / "credential.dsse.json"
-    path.write_bytes(seal_credential(credential, [signer]))
+def _put(corpora: Path, built: Built, signer: LocalSigner, **stated: Any) -> None:
+    """Sign what is stated of a corpus, beside its records."""
+    path = corpora / built.name / "credential.dsse.json"
+    path.write_bytes(unsigned_credential(built, **stated).seal([signer]))
 
 
 def _keep(folder: Path, name: str, signer: LocalSigner) -> Path:

@@ -19,7 +19,7 @@ from govray.governance.notary.cosignature import Cosignature, cosignature_of
 from govray.governance.notary.timestamp import Timestamp, read_timestamp
 from govray.governance.record.ledger import Ledger
 from govray.governance.submission.http_exchange import HttpAnswer, check_url, post
-from govray.governance.trust.timestamp_authority import TimestampAuthority
+from govray.governance.trust.authority import TimestampAuthority
 from govray.governance.trust.witness_policy import LedgerWitness
 
 MOST_TRIES = 3

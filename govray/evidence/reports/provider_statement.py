@@ -16,21 +16,20 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from govray.errors import Malformed, Untrusted
-from govray.evidence.reports.draft import Draft, shown
+from govray.evidence.reports.draft import Draft
 from govray.governance.formats.bounds import LongText, Positive, ShortText
 from govray.governance.formats.document import (
     Digest,
-    Document,
     Name,
     Timestamp,
     format_time,
     parse_time,
 )
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.statement import Signed, Subject
 from govray.governance.trust.authority import Role
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
+from govray.printable import printable
 
 SCHEMA = "govray.dev/provider-statement/v1"
 MAX_BYTES = 1 << 20
@@ -41,7 +40,7 @@ _Day = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9
 _Month = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
 
 
-class ProviderStatement(Document):
+class ProviderStatement(Signed):
     """A provider's answers. `ASKED` names those that reports take.
 
     Attributes:
@@ -116,6 +115,11 @@ class ProviderStatement(Document):
     energy: ShortText | None = None
     evaluation: LongText | None = None
 
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """The attestation."""
+        return (Subject.of(self.name, self.attestation),)
+
     def text(self, field: str) -> str | None:
         """What a field says, yes and no in words; None if it is left out."""
         value = getattr(self, field)
@@ -130,11 +134,6 @@ class ProviderStatement(Document):
 _OWN = ("name", "version", "attestation", "issued")
 ASKED = tuple(name for name in ProviderStatement.model_fields if name not in _OWN)
 """The fields that reports may ask for, in their order."""
-
-
-def seal_statement(statement: ProviderStatement, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of a statement; its subject is the attestation."""
-    return seal(statement, [_subject(statement)], signers)
 
 
 def verify_statement(
@@ -158,12 +157,7 @@ def verify_statement(
         )  # fmt: skip
     verified = _signed(trust, Envelope.parse(data, limit=MAX_BYTES, where=where), at, where)  # 1
     statement = verified.document
-    if verified.subjects != (_subject(statement),):  # 2
-        raise Untrusted(
-            "its subject is not the attestation that it names",
-            where=where,
-            do="Ask the signer to sign it again",
-        )
+    check_subjects(verified, where=where)  # 2
     if statement.attestation != attestation:  # 3
         raise Untrusted(
             f"it is about the attestation {statement.attestation}, this model's is {attestation}",
@@ -189,10 +183,6 @@ def _signed(
         except Untrusted as error:
             refusals.append(error)
     raise refusals[0]
-
-
-def _subject(statement: ProviderStatement) -> Subject:
-    return Subject.of(statement.name, statement.attestation)
 
 
 _EXAMPLES = {
@@ -230,5 +220,8 @@ def provider_template(name: str, attestation: str, drafts: Sequence[Draft], *, a
                     continue
                 told.add(field.ask)
                 example = _EXAMPLES.get(field.ask, "…")
-                lines += [f"# {section.number} {shown(field.label)}", f"#{field.ask}: {example}"]
+                lines += [
+                    f"# {section.number} {printable(field.label)}",
+                    f"#{field.ask}: {example}",
+                ]
     return "\n".join(lines) + "\n"

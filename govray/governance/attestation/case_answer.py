@@ -17,7 +17,7 @@ A verifier checks signature, form and subject; what was found is the signer's wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
@@ -27,12 +27,11 @@ from govray.errors import Refused
 from govray.governance.attestation.model_attestation import Level
 from govray.governance.formats.bounds import LongText, Natural, Positive, Share, ShortText
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import Subject, seal, self_subject
+from govray.governance.formats.statement import Signed, Subject, self_subject
 from govray.governance.policy.corpus_description import Domain, Source
 from govray.governance.policy.route import ADAPTER
 from govray.governance.trust.license import LicenseCategory
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
 
 LIMITS = (
     "The signer states what govray's records of the named models say of this request. \"Not "
@@ -230,7 +229,7 @@ class CaseSearch(Document):
     unchecked: tuple[CaseUnchecked, ...] = ()
 
 
-class CaseAnswer(Document):
+class CaseAnswer(Signed):
     """The predicate. See the module.
 
     Attributes:
@@ -250,6 +249,14 @@ class CaseAnswer(Document):
     result: CaseSearch
     outcome: CaseOutcome | None = None
     limits: str
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What was asked, by its digest; of domains, the answer itself."""
+        asked = self.request.sha256
+        if asked is None:
+            return (self_subject(self.case, self),)
+        return (Subject.of("request", asked),)
 
     @model_validator(mode="after")
     def _follows(self) -> Self:
@@ -287,25 +294,11 @@ def case_answer(
     )
 
 
-def subjects_of(document: CaseAnswer) -> tuple[Subject, ...]:
-    """What was asked, by its digest; of domains, the answer itself."""
-    asked = document.request.sha256
-    if asked is None:
-        return (self_subject(document.case, document),)
-    return (Subject.of("request", asked),)
-
-
-def seal_case_answer(document: CaseAnswer, signers: Sequence[Signer]) -> bytes:
-    """The signed envelope, about what was asked."""
-    return seal(document, subjects_of(document), signers)
-
-
 def verify_case_answer(trust: TrustState, data: bytes, *, at: datetime) -> Verified[CaseAnswer]:
     """An answer that an operator signed, about what it says was asked."""
     verified = trust.verify(CaseAnswer, data, role="operator", at=at)
     document = verified.document
-    if verified.subjects != subjects_of(document):
-        raise Refused("the subject is not what was asked", where=f"case {document.case}")
+    check_subjects(verified, where=f"case {document.case}")
     if document.limits != LIMITS:
         raise Refused("the limits have other words", where=f"case {document.case}")
     return verified

@@ -18,7 +18,6 @@ A verifier checks signature and form; the numbers are the signer's word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, ClassVar, Self
 
@@ -29,11 +28,10 @@ from govray.governance.attestation import model_folder
 from govray.governance.attestation.privacy_audit import PrivacyAudit, PrivacyLevel
 from govray.governance.formats.bounds import LongText, Natural, Positive, Share
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.statement import Signed, Subject
 from govray.governance.policy.memorization_section import Magnitude, Number, PositiveNumber
 from govray.governance.record.entropy_profile import Measure
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
 
 
 class SamplingScheme(Document):
@@ -199,7 +197,7 @@ class Unchecked(Document):
     why: LongText
 
 
-class MemorizationManifest(Document):
+class MemorizationManifest(Signed):
     """The predicate. Its subjects are ``files``, the weights and adapters that were scored.
 
     Attributes:
@@ -221,6 +219,10 @@ class MemorizationManifest(Document):
     settings: AuditSettings
     corpora: tuple[CorpusEvidence, ...]
     unchecked: tuple[Unchecked, ...] = ()
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        return tuple(Subject.of(name, digest) for name, digest in sorted(self.files.items()))
 
     @model_validator(mode="after")
     def _counted(self) -> Self:
@@ -253,23 +255,12 @@ class MemorizationManifest(Document):
         return self
 
 
-def subjects_of(document: MemorizationManifest) -> tuple[Subject, ...]:
-    """The files that were scored."""
-    return tuple(Subject.of(name, digest) for name, digest in sorted(document.files.items()))
-
-
-def seal_memorization_manifest(document: MemorizationManifest, signers: Sequence[Signer]) -> bytes:
-    """The signed envelope, about the scored files."""
-    return seal(document, subjects_of(document), signers)
-
-
 def verify_memorization_manifest(
     trust: TrustState, data: bytes, *, at: datetime
 ) -> Verified[MemorizationManifest]:
     """A manifest that an operator signed, about the files that it says were scored."""
     verified = trust.verify(MemorizationManifest, data, role="operator", at=at)
-    document = verified.document
-    stated = {subject.name: subject.sha256 for subject in verified.subjects}
-    if stated != document.files or model_folder.WEIGHTS not in stated:
-        raise Refused("the subjects are not the files that it was made of", where=document.run)
+    check_subjects(verified, where=verified.document.run)
+    if model_folder.WEIGHTS not in verified.document.files:
+        raise Refused("it is about no weights", where=verified.document.run)
     return verified

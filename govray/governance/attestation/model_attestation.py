@@ -441,6 +441,9 @@ def build(
     base = [g.group for g in groups]
     corpora, routes = admitted_corpora(policy.document, credentials, base, plan.max_steps)
     frozen = frozen_domains(routes, base)
+    told = incidents(
+        policy.document, corpora, routes, base, ledger, manifest.document, plan.max_steps
+    )
     initial = {g: tuple(sorted(labels)) for g, labels in (pretrained or {}).items()}
     return Claims(
         run=run,
@@ -469,29 +472,13 @@ def build(
             origin=ledger.origin, size=ledger.size, root="sha256:" + ledger.root.hex()
         ),
         quarantine=manifest.document.quarantine,
-        memorization=findings(
-            policy.document, corpora, routes, base, ledger, manifest.document, plan.max_steps
-        ),
+        memorization=told.findings() if told else None,
         validation=validation,
         environment=environment,
         files=dict(files),
         assurance_level=assurance_level,
         disclaimer=DISCLAIMER,
     )
-
-
-def findings(
-    policy: Policy,
-    corpora: Sequence[AdmittedCorpus],
-    routes: CorpusRoutes,
-    base_groups: Sequence[str],
-    ledger: Ledger,
-    manifest: Manifest,
-    steps: int,
-) -> Findings | None:
-    """What the ledger says of memorization; None under a policy that has no monitor."""
-    told = incidents(policy, corpora, routes, base_groups, ledger, manifest, steps)
-    return told.findings() if told else None
 
 
 def incidents(
@@ -503,7 +490,11 @@ def incidents(
     manifest: Manifest,
     steps: int,
 ) -> Incidents | None:
-    """The story of a ledger; None under a policy that has no monitor. Raises as ``findings``."""
+    """The story of a ledger; None under a policy that has no monitor.
+
+    Raises:
+        Refused: The ledger has a profile or a branch that the policy does not ask for.
+    """
     if policy.memorization is None:
         if ledger.profiles:
             raise Refused("an entropy profile, which the policy does not ask for", where="ledger")

@@ -25,19 +25,19 @@ from govray.errors import Malformed, Refused, Untrusted
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.replay_check import check_second_party
 from govray.governance.formats.bounds import LongText, Natural, Positive
-from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
+from govray.governance.formats.document import Digest, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import PublicKey, Signer
-from govray.governance.formats.statement import read, seal, self_subject
+from govray.governance.formats.keys import PublicKey
+from govray.governance.formats.statement import Signed, read
 from govray.governance.trust.authority import Authority, Role
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
 
 _Files = Annotated[dict[LongText, Digest], Field(max_length=10_000)]
 
 _ROLES: tuple[Role, ...] = ("operator", "witness")
 
 
-class ReplayOutcome(Document):
+class ReplayOutcome(Signed):
     """The predicate. Its subject is itself.
 
     Attributes:
@@ -53,6 +53,7 @@ class ReplayOutcome(Document):
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/replay-outcome/v1"
+    NAMED_BY: ClassVar[str] = "replay"
 
     run: Name
     replay: Name
@@ -96,11 +97,6 @@ def party_of(trust: TrustState, key: PublicKey) -> Authority:
     )
 
 
-def seal_outcome(outcome: ReplayOutcome, signers: Sequence[Signer]) -> bytes:
-    """The signed envelope of ``outcome``."""
-    return seal(outcome, [self_subject(outcome.replay, outcome)], signers)
-
-
 def verify_outcome(
     trust: TrustState,
     data: bytes,
@@ -138,8 +134,7 @@ def verify_outcome(
             do="A second party's name counts only with a witness's signature",
         )
     # 3
-    if verified.subjects != (self_subject(outcome.replay, outcome),):
-        raise Untrusted("the statement's subject is not the outcome itself", where=where)
+    check_subjects(verified, where=where)
     if parse_time(outcome.finished) > at:
         raise Untrusted(f"made at {outcome.finished}, after the reference time", where=where)
     # 4

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -96,6 +96,22 @@ def self_subject(name: str, document: Document) -> Subject:
     subject is its own canonical predicate.
     """
     return Subject.of(name, canonical_json.sha256(canonical_json.encode(document.to_json())))
+
+
+class Signed(Document):
+    """A document that is signed alone, about itself unless a subclass says otherwise."""
+
+    NAMED_BY: ClassVar[str] = "name"
+    """The field that its subject is called by."""
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What its statement is about."""
+        return (self_subject(getattr(self, self.NAMED_BY), self),)
+
+    def seal(self, signers: Sequence[Signer]) -> bytes:
+        """Its signed envelope."""
+        return seal(self, self.subjects, signers)
 
 
 def seal(document: Document, subjects: Sequence[Subject], signers: Sequence[Signer]) -> bytes:

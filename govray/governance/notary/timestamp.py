@@ -17,7 +17,7 @@ from rfc3161_client import VerificationError, VerifierBuilder, decode_timestamp_
 
 from govray.errors import Malformed, Refused, Untrusted
 from govray.governance.formats.document import format_time, parse_time
-from govray.governance.trust.timestamp_authority import TimestampAuthority
+from govray.governance.trust.authority import TimestampAuthority
 from govray.governance.trust.trust_state import TrustState
 
 MAX_RESPONSE = 64 * 1024

@@ -186,3 +186,12 @@ class CorpusDescription(Document):
         if self.hours is not None and not {"audio", "video"} & set(self.modality or ()):
             raise ValueError("hours belong to audio or video; name it in modality")
         return self
+
+    @property
+    def reservations(self) -> str | None:
+        """How reservations of rights were handled, with the issuer's words."""
+        return ": ".join(each for each in (self.opt_out, self.opt_out_measures) if each) or None
+
+
+UNDESCRIBED = CorpusDescription.model_construct()
+"""Stands for a description that is left out: it states nothing, so it is no document."""

@@ -19,7 +19,6 @@ and deciding whether a licence statement is true. Nothing here can.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
@@ -28,10 +27,10 @@ from pydantic import AfterValidator, Field, model_validator
 from govray.errors import Malformed, Untrusted
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp, parse_time
-from govray.governance.formats.keys import Signer
 from govray.governance.formats.row_schema import RowSchema
-from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.statement import Signed, Subject
 from govray.governance.policy.corpus_description import (
+    UNDESCRIBED,
     CorpusDescription,
     Language,
     Modality,
@@ -51,7 +50,7 @@ from govray.governance.trust.license import (
     normalise,
     use_bounds,
 )
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
 
 
 def _check_jurisdiction(code: str) -> str:
@@ -177,7 +176,7 @@ DESCRIBED = tuple(
 """Attributes that are of a credential's description."""
 
 
-class Credential(Document):
+class Credential(Signed):
     """What an issuer states about a corpus.
 
     Attributes:
@@ -232,10 +231,19 @@ class Credential(Document):
         return self
 
     @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """The corpus."""
+        return (Subject.of(self.corpus, self.records.root),)
+
+    @property
+    def described(self) -> CorpusDescription:
+        """How it came to be; `UNDESCRIBED` if that is left out."""
+        return self.description or UNDESCRIBED
+
+    @property
     def credential_class(self) -> CredentialClass:
         """The attributes that a policy sees."""
-        stated = self.description
-        described = {name: getattr(stated, name) for name in DESCRIBED} if stated else {}
+        described = {name: getattr(self.described, name) for name in DESCRIBED}
         return CredentialClass(
             corpus=self.corpus,
             license=self.license,
@@ -245,11 +253,6 @@ class Credential(Document):
             use=self.use,
             **described,
         )
-
-
-def seal_credential(credential: Credential, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of ``credential``; its subject is the corpus."""
-    return seal(credential, [_subject(credential)], signers)
 
 
 def verify_credential(trust: TrustState, data: bytes, *, at: datetime) -> Verified[Credential]:
@@ -267,12 +270,7 @@ def verify_credential(trust: TrustState, data: bytes, *, at: datetime) -> Verifi
     verified = trust.verify(Credential, data, role="credential", at=at)  # 1
     credential = verified.document
     where = f"credential of corpus {credential.corpus!r}"
-    if verified.subjects != (_subject(credential),):  # 2
-        raise Untrusted(
-            "the statement's subject is not the corpus that the credential describes",
-            where=where,
-            do="Ask the issuer to sign it again",
-        )
+    check_subjects(verified, where=where)  # 2
     signers = {authority.name: authority for authority in verified.authorities}
     if credential.issuer not in signers:  # 3
         raise Untrusted(
@@ -294,7 +292,3 @@ def verify_credential(trust: TrustState, data: bytes, *, at: datetime) -> Verifi
         )
     credential.valid.check(at, where=where)  # 5
     return verified
-
-
-def _subject(credential: Credential) -> Subject:
-    return Subject.of(credential.corpus, credential.records.root)

@@ -33,7 +33,7 @@ model. `lint` advises on valid policies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -45,8 +45,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from govray.errors import Malformed, Refused, Untrusted, suggestion
 from govray.governance.formats.bounds import Label, Positive, Share
 from govray.governance.formats.document import Document, Name, wrong_field
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import seal, self_subject
+from govray.governance.formats.statement import Signed
 from govray.governance.policy import globs
 from govray.governance.policy.corpus_description import (
     RESERVED,
@@ -63,7 +62,7 @@ from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.policy.selector import parse_selector
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
 
 SCHEMA = "govray.dev/depth-policy/v1"
 
@@ -369,7 +368,7 @@ class PolicyDecision:
         return tuple(sorted({step for each in self.profiles.values() for step in each.changes}))
 
 
-class Policy(Document):
+class Policy(Signed):
     """A signed depth policy: closed, and total by refusal.
 
     Attributes:
@@ -433,26 +432,18 @@ class Policy(Document):
                     + suggestion(name, rules),
                     *path,
                 )
-            if each.fallback is not None and each.fallback not in self.profiles:
-                raise wrong_field(
-                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which does not "
-                    "exist" + suggestion(each.fallback, self.profiles),
-                    *path,
-                )
-            if each.fallback is not None and self.profiles[each.fallback].phases:
-                raise wrong_field(
-                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which has "
-                    "phases; after a gate one profile holds in every step",
-                    *path,
-                )
-            if each.fallback is not None and (odd := self._odd_adapter(name, each.fallback)):
+            if each.fallback is not None and (odd := self._unfit(name, each.fallback)):
                 raise wrong_field(
                     f"the fallback of rule {name!r} is profile {each.fallback!r}, {odd}", *path
                 )
         return self
 
-    def _odd_adapter(self, name: str, fallback: str) -> str | None:
-        """Why a gate of a rule can't fall back to this profile's adapter, on any model."""
+    def _unfit(self, name: str, fallback: str) -> str | None:
+        """Why a gate of a rule can't fall back to this profile, on any model."""
+        if fallback not in self.profiles:
+            return "which does not exist" + suggestion(fallback, self.profiles)
+        if self.profiles[fallback].phases:
+            return "which has phases; after a gate one profile holds in every step"
         adapter, rank = self.profiles[fallback].adapter, self.profiles[fallback].rank
         match = next(rule.match for rule in self.rules if rule.name == name)
         met = [self.profiles[r.profile] for r in self.rules if r.match.overlaps(match)]
@@ -530,11 +521,6 @@ class Policy(Document):
         )
 
 
-def seal_policy(policy: Policy, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of ``policy``."""
-    return seal(policy, [self_subject(policy.name, policy)], signers)
-
-
 def verify_policy(trust: TrustState, data: bytes, *, at: datetime) -> Verified[Policy]:
     """Return the policy in the envelope ``data`` if the trust root carries it.
 
@@ -551,7 +537,7 @@ def verify_policy(trust: TrustState, data: bytes, *, at: datetime) -> Verified[P
     return verified
 
 
-_Ruled = TypeVar("_Ruled", bound=Document)
+_Ruled = TypeVar("_Ruled", bound=Signed)
 
 
 def verify_rules(
@@ -562,12 +548,7 @@ def verify_rules(
     verified = trust.verify(kind, data, role="policy", at=at, where=where)
     rules: Any = verified.document
     where = f"{where} {rules}"
-    if verified.subjects != (self_subject(rules.name, rules),):
-        raise Untrusted(
-            "the statement's subject is not the policy",
-            where=where,
-            do="Ask the signer to sign it again",
-        )
+    check_subjects(verified, where=where)
     least = trust.minimum_policy_version(rules.name)
     if rules.version < least:
         raise Untrusted(

@@ -14,11 +14,12 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from govray.governance.formats.bounds import Positive
+from govray.governance.formats.certificate import CertificateField
 from govray.governance.formats.document import Document, Name, Timestamp
 from govray.governance.formats.keys import PublicKey
+from govray.governance.formats.statement import Signed, Subject, self_subject
 from govray.governance.trust.key_field import Key
 from govray.governance.trust.license import LicenseCategory
-from govray.governance.trust.timestamp_authority import TimestampAuthority
 from govray.governance.trust.witness_policy import WitnessPolicy
 
 Role: TypeAlias = Literal["credential", "policy", "operator", "witness"]
@@ -157,7 +158,20 @@ class Authority(Document):
         return any(_pattern_within(corpus, scope.corpus) for scope in self.scope or ())
 
 
-class TrustRoot(Document):
+class TimestampAuthority(Document):
+    """A timestamp authority (TSA) of RFC 3161.
+
+    Attributes:
+        name: Unique in the trust root.
+        certificates: Of its certification authorities, or its own: a token's chain ends in one of
+            them. Each has to be valid at the time that the token states.
+    """
+
+    name: Name
+    certificates: Annotated[tuple[CertificateField, ...], Field(min_length=1, max_length=8)]
+
+
+class TrustRoot(Signed):
     """The document that everything else is checked against.
 
     Attributes:
@@ -209,13 +223,17 @@ class TrustRoot(Document):
         return self
 
 
-class Delegation(Document):
+class Delegation(Signed):
     """An authority by the word of another one, signed by the delegator's threshold."""
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/delegation/v1"
 
     delegator: Name
     authority: Authority
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        return (self_subject(self.authority.name, self),)
 
 
 def _check_threshold(threshold: int, keys: Sequence[PublicKey]) -> None:

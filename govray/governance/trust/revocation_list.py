@@ -40,10 +40,9 @@ from govray.governance.formats.document import (
     parse_time,
 )
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import Sealed, read, seal, self_subject
+from govray.governance.formats.statement import Sealed, Signed, read
 from govray.governance.trust.authority import Authority, Role
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified, check_subjects
 
 SCHEMA = "govray.dev/revocations/v1"
 MAX_LISTS = 64
@@ -96,7 +95,7 @@ class Revocation(Document):
         return next((role for name, role in _KINDS.items() if getattr(self, name)), None)
 
 
-class RevocationList(Document):
+class RevocationList(Signed):
     """Everything that one authority has revoked so far.
 
     Attributes:
@@ -107,6 +106,7 @@ class RevocationList(Document):
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/revocations/v1"
+    NAMED_BY: ClassVar[str] = "issuer"
 
     issuer: Name
     sequence: Positive
@@ -274,11 +274,6 @@ def following_list(
     )
 
 
-def seal_revocations(document: RevocationList, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of a list."""
-    return seal(document, [self_subject(document.issuer, document)], signers)
-
-
 def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verified[RevocationList]:
     """Return the revocation list in the envelope ``data`` if the trust root carries it.
 
@@ -296,12 +291,7 @@ def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verif
     verified = _signed(trust, data, at)  # 1
     document = verified.document
     where = f"revocation {document}"
-    if verified.subjects != (self_subject(document.issuer, document),):  # 2
-        raise Untrusted(
-            "the statement's subject is not the list",
-            where=where,
-            do="Ask the issuer to sign it again",
-        )
+    check_subjects(verified, where=where)  # 2
     signers = {authority.name: authority for authority in verified.authorities}
     if document.issuer not in signers:  # 3
         raise Untrusted(

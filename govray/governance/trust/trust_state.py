@@ -39,20 +39,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from govray.errors import Malformed, Untrusted
 from govray.governance.formats.document import Document, format_time, parse_time
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import PublicKey, Signer
-from govray.governance.formats.statement import (
-    Sealed,
-    Subject,
-    check_payload_type,
-    read,
-    seal,
-    self_subject,
-)
+from govray.governance.formats.keys import PublicKey
+from govray.governance.formats.statement import Sealed, Signed, Subject, check_payload_type, read
 from govray.governance.trust.authority import Authority, Delegation, Role, TrustRoot
 
 if TYPE_CHECKING:
@@ -261,14 +254,17 @@ class TrustState:
         return found if found and found.since <= at else None
 
 
-def sign_root(root: TrustRoot, signers: Sequence[Signer]) -> bytes:
-    """Return the envelope of ``root``. A rotated root is signed by the old keys too."""
-    return seal(root, [self_subject(root.name, root)], signers)
+S = TypeVar("S", bound=Signed)
 
 
-def sign_delegation(delegation: Delegation, signers: Sequence[Signer]) -> bytes:
-    """Return the envelope of ``delegation``, to be signed by the delegator's keys."""
-    return seal(delegation, [self_subject(delegation.authority.name, delegation)], signers)
+def check_subjects(verified: Verified[S], *, where: str) -> None:
+    """Return if a statement is about what its document says. Raises ``Untrusted``: it is not."""
+    if verified.subjects != verified.document.subjects:
+        raise Untrusted(
+            "the statement's subject is not what its document says",
+            where=where,
+            do="Ask its signer to sign it again",
+        )
 
 
 def check_follows(root: bytes, previous: bytes) -> None:
@@ -287,7 +283,7 @@ def _read_root(data: bytes, where: str) -> tuple[Envelope, Sealed[TrustRoot]]:
     envelope = Envelope.parse(data, limit=_MAX_BYTES, where=where)
     sealed = read(TrustRoot, envelope, where=where)
     root = sealed.document
-    _check_subject(sealed, root.name, where)
+    _check_subject(sealed, where)
     _check_signed(envelope, root.keys, root.threshold, "the trust root's own", where)
     return envelope, sealed
 
@@ -327,7 +323,7 @@ def _add_delegations(
         envelope = Envelope.parse(data, limit=_MAX_BYTES, where=where)
         sealed = read(Delegation, envelope, where=where)
         where = f"{where} ('{sealed.document.authority.name}')"
-        _check_subject(sealed, sealed.document.authority.name, where)
+        _check_subject(sealed, where)
         pending.append((where, envelope, sealed))
     while pending:
         ready = [entry for entry in pending if entry[2].document.delegator in known]
@@ -425,8 +421,8 @@ def _no_authority(
     )
 
 
-def _check_subject(sealed: Sealed[Any], name: str, where: str) -> None:
-    if sealed.subjects != (self_subject(name, sealed.document),):
+def _check_subject(sealed: Sealed[TrustRoot] | Sealed[Delegation], where: str) -> None:
+    if sealed.subjects != sealed.document.subjects:
         raise Malformed("the statement's subject is not the document itself", where=where)
 
 

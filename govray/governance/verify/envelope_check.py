@@ -25,10 +25,10 @@ from govray.governance.trust.verified_lists import VerifiedLists
 from govray.governance.verify import steps
 from govray.governance.verify.envelope_steps import (
     check_assurance,
+    check_execution,
     check_signatures,
     check_statement,
 )
-from govray.governance.verify.execution_step import check_execution
 from govray.governance.verify.revocation_step import check_attestation
 from govray.governance.verify.steps import STEPS, Step
 

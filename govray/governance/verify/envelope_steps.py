@@ -1,14 +1,16 @@
-"""Steps 2, 3 and 12: what an attestation's envelope shows without the model folder."""
+"""Steps 2, 3, 12 and 17: what an attestation's envelope shows without the model folder."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.model_attestation import DISCLAIMER, Attestation
-from govray.governance.formats.document import parse_time
+from govray.governance.attestation.execution import Execution
+from govray.governance.attestation.model_attestation import DISCLAIMER, Attestation, Claims
+from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.trust.trust_state import TrustState, Verified
 
@@ -74,3 +76,27 @@ def check_assurance(attestation: Attestation) -> None:
         )
     if attestation.disclaimer != DISCLAIMER:
         raise Refused("the wording was changed", where="attestation disclaimer")
+
+
+def check_execution(claims: Claims, stated: Execution, at: datetime) -> None:
+    """Step 17: times in order, and the policy and the setup that the run had.
+
+    The time of submission is of another clock, the service's, and in no order with them.
+    Of ``commit`` nothing shows here: the folder has no manifest of a commit."""
+    run = claims.run
+    times = {
+        "execution.registered": stated.registered,
+        "run.started": run.started,
+        "run.finished": run.finished,
+        "execution.attested": stated.attested,
+        "the reference time": format_time(at),
+    }
+    for (before, earlier), (after, later) in pairwise(times.items()):
+        if earlier > later:
+            raise Refused(f"{earlier}, which is after {after}", where=f"attestation {before}")
+    if stated.policy not in (None, claims.policy.digest):
+        raise Refused("it was submitted under another policy", where="attestation execution.policy")
+    if claims.environment.setup != stated.code.setup:
+        raise Refused(
+            "the job reported another image or other packages", where="attestation execution.code"
+        )

@@ -72,10 +72,10 @@ from govray.governance.verify.document_steps import (
 )
 from govray.governance.verify.envelope_steps import (
     check_assurance,
+    check_execution,
     check_signatures,
     check_statement,
 )
-from govray.governance.verify.execution_step import check_execution
 from govray.governance.verify.ledger_step import MAX_ROWS, check_ledger
 from govray.governance.verify.plan_steps import check_coverage, check_plan, check_routes
 from govray.governance.verify.replay_step import Replayer, check_replays

@@ -372,7 +372,7 @@ def check_keys(trust: TrustState, signers: Sequence[Signer]) -> None:
         raise Refused(
             f"these {len(keys)} keys are too few of any operator of the trust root",
             where="keys",
-            do=f"Name as many keys of one operator as have to sign: {needed or 'there is none'}",
+            do=f"Name as many keys of one operator as have to sign: {needed or 'it names nobody'}",
         )
 
 

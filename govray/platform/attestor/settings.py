@@ -33,7 +33,7 @@ def _near_if_path(text: str, info: ValidationInfo) -> str:
 
 Text = Annotated[str, Field(min_length=1)]
 NearOrElse: TypeAlias = Annotated[Text, AfterValidator(_near_if_path)]
-"""A path as `Near`, or what is none: a URL, or a key that is in no file."""
+"""A path as `Near`, or what names no file: a URL, or a key of another kind."""
 Near: TypeAlias = Annotated[Path, AfterValidator(_near)]
 """A path; a relative one is from the file's folder."""
 

@@ -32,8 +32,7 @@ from govray.governance.attestation.model_attestation import AssuranceLevel, Atte
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive, Share, ShortText
 from govray.governance.formats.document import Digest, Document, Name
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import seal, self_subject
+from govray.governance.formats.statement import Signed
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
 from govray.governance.policy.depth_policy import verify_rules
@@ -352,7 +351,7 @@ class Stages(Document):
     production: Annotated[tuple[Gate, ...], Field(max_length=_MOST)]
 
 
-class PromotionPolicy(Document):
+class PromotionPolicy(Signed):
     """The document. ``str()`` of it is ``name vN``."""
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/promotion-policy/v1"
@@ -408,11 +407,6 @@ def _written_out(gate: canonical_json.JSON, where: str) -> canonical_json.JSON:
         )
     kind.from_source(gate, where=where)  # here, so that an error names the gate's own fields
     return gate
-
-
-def seal_promotion_policy(policy: PromotionPolicy, signers: Sequence[Signer]) -> bytes:
-    """The signed envelope of ``policy``."""
-    return seal(policy, [self_subject(policy.name, policy)], signers)
 
 
 def verify_promotion_policy(

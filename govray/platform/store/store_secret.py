@@ -153,9 +153,9 @@ def indexing_key(session: Session, url: str) -> bytes:
 
 
 def key_of(session: Session, url: str) -> bytes | None:
-    """The secret that the store is indexed under; None where there is none yet.
+    """The secret that the store is indexed under; None before the first model.
 
-    Before the first model any secret will do.
+    Until then any secret will do.
 
     Raises:
         Refused: The file is of another secret, or not kept safe.

@@ -19,7 +19,6 @@ from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.replay_outcome import (
     ReplayOutcome,
     party_of,
-    seal_outcome,
     verify_outcome,
 )
 from govray.governance.formats import canonical_json
@@ -112,7 +111,7 @@ class ReplayFinding:
             environment=self.environment,
             differences=self.differences,
         )
-        write_whole(folder / SIGNED, seal_outcome(document, [signer]))
+        write_whole(folder / SIGNED, document.seal([signer]))
         return folder / SIGNED
 
 

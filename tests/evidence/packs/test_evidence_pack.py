@@ -19,7 +19,7 @@ from govray.evidence.packs.evidence_pack import write_pack
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.trust.anchor import TrustAnchor
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.revocation_list import Revocation, RevocationList
 from govray.governance.verify.verifier import verify
 from tests.support.pack_tables import tables
 from tests.support.world import AT, World
@@ -235,7 +235,7 @@ def test_lists_of_revocations_are_packed_and_obeyed(tmp_path: Path) -> None:
         issued="2026-11-19T00:00:00Z",
         entries=(Revocation(**listed),),
     )
-    data = seal_revocations(issued, [world.keys.operator])
+    data = issued.seal([world.keys.operator])
     pack, root = tmp_path / "pack.zip", tmp_path / "root.json"
     root.write_bytes(world.root)
     write_pack(model, pack, trust=TrustAnchor(world.root, revocations=(data,)), at=AT)

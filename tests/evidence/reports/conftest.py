@@ -11,7 +11,6 @@ import pytest
 
 from govray.evidence.reports.provider_statement import (
     ProviderStatement,
-    seal_statement,
     verify_statement,
 )
 from govray.governance.formats.dsse import Envelope, sign_payload
@@ -98,7 +97,7 @@ class Deployed:
             "issued": "2026-11-19T00:00:00Z",
         }
         document = ProviderStatement(**fields | answers)
-        return seal_statement(document, [signer or self.world.keys.operator])
+        return document.seal([signer or self.world.keys.operator])
 
     def verified(self, data: bytes) -> Any:
         model = self.model

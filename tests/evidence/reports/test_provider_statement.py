@@ -13,7 +13,6 @@ from govray.evidence.reports.provider_statement import (
     ASKED,
     ProviderStatement,
     provider_template,
-    seal_statement,
 )
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import LocalSigner
@@ -27,10 +26,10 @@ def test_operator_and_compliance_may_sign(described: Deployed) -> None:
     assert described.verified(described.statement(provider="P")).authority.name == "operator"
     data = described.statement(provider="P")
     document = described.verified(data).document
-    both = seal_statement(document, keys.compliance)
+    both = document.seal(keys.compliance)
     assert described.verified(both).authority.name == "compliance"
     with pytest.raises(Untrusted):  # two of two keys
-        described.verified(seal_statement(document, keys.compliance[:1]))
+        described.verified(document.seal(keys.compliance[:1]))
 
 
 @pytest.mark.parametrize("who", ["stranger", "archive", "auditor"])
@@ -61,7 +60,7 @@ def test_one_of_another_model_is_refused(described: Deployed, plain: Deployed) -
         issued="2026-11-19T00:00:00Z",
         provider="P",
     )
-    data = seal_statement(other, [described.world.keys.operator])
+    data = other.seal([described.world.keys.operator])
     with pytest.raises(Untrusted, match="it is about the attestation"):
         described.verified(data)
 
@@ -96,7 +95,7 @@ def test_every_line_of_it_can_be_answered(plain: Deployed) -> None:
 
     assert read(text).stated == ()
     answered = read(re.sub(r"^#(\w+: )", r"\1", text, flags=re.M))
-    statement = plain.verified(seal_statement(answered, [plain.world.keys.operator]))
+    statement = plain.verified(answered.seal([plain.world.keys.operator]))
     for draft in (eu_summary(model, statement), annex_xi(model, read_files(model), statement)):
         assert draft.count("missing") == 0
         assert draft.count("asked") > 10

@@ -21,8 +21,8 @@ from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
 from govray.governance.trust.authority import Authority, Delegation
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
-from govray.governance.trust.trust_state import TrustState, sign_delegation
+from govray.governance.trust.revocation_list import Revocation, RevocationList
+from govray.governance.trust.trust_state import TrustState
 from tests.support.view_shelf import ALTERED, FALSE, FIELDS, SECRET, ViewShelf, at_leaf, leaf_of
 from tests.support.world import AT, FAR
 
@@ -216,7 +216,7 @@ def test_delegations_to_the_signer_travel_and_no_others(shelf: ViewShelf) -> Non
             name="night", role="operator", keys=(night.public_key,), threshold=1, expires=FAR
         ),
     )
-    envelopes = [*world.delegations, sign_delegation(delegation, [world.keys.operator])]
+    envelopes = [*world.delegations, delegation.seal([world.keys.operator])]
     trust = TrustState.load(world.root, at=AT, delegations=envelopes)
     signed = sign_disclosure(shelf.model, SECRET, night)
     verified = verify_disclosure(trust, signed, at=AT, where="disclosure")
@@ -234,7 +234,7 @@ def revoking(shelf: ViewShelf, digest: str, since: str) -> bytes:
     listed = RevocationList(
         issuer="operator", sequence=1, issued="2026-11-15T00:00:00Z", entries=(entry,)
     )
-    return seal_revocations(listed, [shelf.world.keys.operator])
+    return listed.seal([shelf.world.keys.operator])
 
 
 def test_a_revoked_disclosure_or_attestation_ends_its_views(shelf: ViewShelf) -> None:

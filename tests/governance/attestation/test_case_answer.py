@@ -22,8 +22,6 @@ from govray.governance.attestation.case_answer import (
     CorpusSearch,
     ShownVersion,
     case_answer,
-    seal_case_answer,
-    subjects_of,
     verify_case_answer,
 )
 from govray.governance.formats import canonical_json
@@ -106,27 +104,27 @@ def test_a_withheld_name_stands_nowhere() -> None:
 
 
 def test_an_operators_answer_verifies_about_what_was_asked(world: World) -> None:
-    envelope = seal_case_answer(answer(), [world.keys.operator])
+    envelope = answer().seal([world.keys.operator])
     verified = verify_case_answer(world.trust, envelope, at=AT)
     assert verified.subjects == (Subject.of("request", DIGEST),)
     domains = answer(request=CaseRequest(domains=("example.org",)))
-    sealed = seal_case_answer(domains, [world.keys.operator])
+    sealed = domains.seal([world.keys.operator])
     assert verify_case_answer(world.trust, sealed, at=AT).document == domains
 
 
 def test_what_a_verifier_refuses(world: World) -> None:
     document, operator = answer(), world.keys.operator
     with pytest.raises(Untrusted):
-        verify_case_answer(world.trust, seal_case_answer(document, [world.keys.auditor]), at=AT)
+        verify_case_answer(world.trust, document.seal([world.keys.auditor]), at=AT)
     other = [Subject.of("request", "sha256:" + "0" * 64)]
-    with pytest.raises(Refused, match="the subject is not what was asked"):
+    with pytest.raises(Refused, match="subject is not what its document says"):
         verify_case_answer(world.trust, seal(document, other, [operator]), at=AT)
     softer = document.model_copy(update={"limits": "The work was not used."})
     with pytest.raises(Refused, match="the limits have other words"):
-        verify_case_answer(world.trust, seal_case_answer(softer, [operator]), at=AT)
+        verify_case_answer(world.trust, softer.seal([operator]), at=AT)
     denied = document.model_copy(update={"found": False})
     with pytest.raises(Malformed, match="found does not follow"):
-        verify_case_answer(world.trust, seal(denied, subjects_of(document), [operator]), at=AT)
+        verify_case_answer(world.trust, seal(denied, document.subjects, [operator]), at=AT)
 
 
 def test_the_command_verifies_and_shows_it(
@@ -134,11 +132,11 @@ def test_the_command_verifies_and_shows_it(
 ) -> None:
     path, root = tmp_path / "answer.dsse.json", tmp_path / "root.json"
     root.write_bytes(world.root)
-    path.write_bytes(seal_case_answer(answer(), [world.keys.operator]))
+    path.write_bytes(answer().seal([world.keys.operator]))
     words = ["--trust-root", str(root), "--at", "2026-11-20T00:00:00Z"]
     assert main(["verify", str(path), *words]) == 0
     assert "VERIFIED answer to case c-0123456789ab" in capsys.readouterr().out
     assert main(["show", str(path)]) == 0
     assert LIMITS[:60] in capsys.readouterr().out
-    path.write_bytes(seal_case_answer(answer(), [world.keys.auditor]))
+    path.write_bytes(answer().seal([world.keys.auditor]))
     assert main(["verify", str(path), *words]) == 1

@@ -13,7 +13,7 @@ from govray.errors import VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation, Replay
 from govray.governance.attestation.model_folder import Bundle
-from govray.governance.attestation.replay_outcome import ReplayOutcome, seal_outcome
+from govray.governance.attestation.replay_outcome import ReplayOutcome
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
@@ -48,7 +48,7 @@ Signed = Callable[[World, ReplayOutcome], bytes]
 
 
 def by_auditor(world: World, outcome: ReplayOutcome) -> bytes:
-    return seal_outcome(outcome, [world.keys.auditor])
+    return outcome.seal([world.keys.auditor])
 
 
 def deploy(
@@ -112,7 +112,7 @@ class Case:
 
 
 def by(signer: Callable[[World], LocalSigner]) -> Signed:
-    return lambda world, outcome: seal_outcome(outcome, [signer(world)])
+    return lambda world, outcome: outcome.seal([signer(world)])
 
 
 CASES = [

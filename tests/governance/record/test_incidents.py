@@ -141,7 +141,7 @@ def late(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
 def signed_blindly(world: Monitored, folder: Path, **changes: Any) -> Path:
     """A run whose signer does not look at what follows from its profiles."""
     with pytest.MonkeyPatch.context() as lenient:
-        lenient.setattr(attesting, "findings", lambda *_: None)
+        lenient.setattr(attesting, "incidents", lambda *_: None)
         return world.run(folder, **changes)
 
 

@@ -13,7 +13,6 @@ import pytest
 from govray.errors import VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import GradientNorms, Leaf
@@ -35,7 +34,7 @@ OPEN = {"embedding": 0.5, "block.0": 0.5, "block.1": 0.5, "final_norm": 0.5, "he
 def world(text: str = TEXT, steps: int = 12) -> World:
     found = World(corpora={"acme": (30,), "alpha": (30,), "gamma": (30,)}, steps=steps)
     found.policy_text = text
-    found.policy = seal_policy(read_policy(text), found.keys.compliance)
+    found.policy = read_policy(text).seal(found.keys.compliance)
     return found
 
 
@@ -185,7 +184,7 @@ def test_the_ledger_of_another_policy_is_refused(tmp_path: Path) -> None:
     here = world()
     opened = verified(here, here.deploy(tmp_path / "obeyed")).routes["gamma"].later_at(4)
     text = TEXT.replace("from_step: 4", "from_step: 5")
-    edited = seal_policy(read_policy(text), here.keys.compliance)
+    edited = read_policy(text).seal(here.keys.compliance)
     early = uses(lambda leaf: {"route": opened.digest} if leaf.step == 4 else {})
     folder = here.deploy(tmp_path / "edited", policy=edited, leaves=early, norms=lambda _: [])
     with pytest.raises(VerificationFailed, match=r"gamma took .*they take their own") as raised:

@@ -164,7 +164,7 @@ def test_what_does_not_follow_is_refused(
 ) -> None:
     world = rerouting()
     with monkeypatch.context() as lenient:  # whoever signs does not look
-        lenient.setattr(attesting, "findings", lambda *_: None)
+        lenient.setattr(attesting, "incidents", lambda *_: None)
         lenient.setattr(attesting.coverage, "coverage", lambda *_: ())
         folder = world.run(
             tmp_path,

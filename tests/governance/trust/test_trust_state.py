@@ -25,7 +25,7 @@ from govray.governance.trust.authority import (
     TrustRoot,
 )
 from govray.governance.trust.license import LICENSE_CATEGORIES, LicenseCategory
-from govray.governance.trust.trust_state import TrustState, sign_delegation, sign_root
+from govray.governance.trust.trust_state import TrustState
 from tests.support.table import each_row
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
@@ -107,7 +107,7 @@ class Simulator:
         return TrustRoot(**(defaults | fields))
 
     def signed_root(self, signers: Sequence[Signer] | None = None, **fields: Any) -> bytes:
-        return sign_root(self.root(**fields), signers or self.root_keys[:2])
+        return self.root(**fields).seal(signers or self.root_keys[:2])
 
     def delegation(
         self,
@@ -120,9 +120,7 @@ class Simulator:
         **fields: Any,
     ) -> bytes:
         child = self.authority(name, role, to or self.supplier, **fields)
-        return sign_delegation(
-            Delegation(delegator=delegator, authority=child), signers or self.issuer[:1]
-        )
+        return Delegation(delegator=delegator, authority=child).seal(signers or self.issuer[:1])
 
     def trust(self, *delegations: bytes) -> TrustState:
         return TrustState.load(self.signed_root(), at=AT, delegations=delegations)

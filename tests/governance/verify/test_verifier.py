@@ -15,7 +15,6 @@ import pytest
 from govray.errors import CouldNotCheck, Malformed
 from govray.governance.attestation import model_folder
 from govray.governance.policy.credential import Period
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.anchor import pinned_trust_root
 from govray.governance.verify import steps
@@ -145,9 +144,8 @@ def test_links_and_dots_that_lead_into_the_folder_are_followed(
 def test_expiry_after_the_run_does_not_invalidate_it(world: World, tmp_path: Path) -> None:
     """A credential and a policy that were in force when the run ended, and are not now."""
     soon = Period(from_="2026-01-01T00:00:00Z", until="2026-11-12T00:00:00Z")
-    policy = seal_policy(
-        read_policy(POLICY.replace("until: 2027-11-01", "until: 2026-11-12")),
-        world.keys.compliance,
+    policy = read_policy(POLICY.replace("until: 2027-11-01", "until: 2026-11-12")).seal(
+        world.keys.compliance
     )
     folder = world.deploy(
         tmp_path / "model", policy=policy, credentials={"acme": world.issue("acme", valid=soon)}

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from govray.governance.formats.document import format_time
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.revocation_list import Revocation, RevocationList
 from govray.platform.inference.adapter_rights import AdapterRights, AdapterUsers
 from govray.platform.inference.app import (
     HEADER,
@@ -109,7 +109,7 @@ def listed(trained: Trained, sequence: int, *revoked: str) -> bytes:
         for digest in revoked
     )
     document = RevocationList(issuer="operator", sequence=sequence, issued=at, entries=entries)
-    return seal_revocations(document, [trained.deployment.signers["operator"]])
+    return document.seal([trained.deployment.signers["operator"]])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from govray.governance.attestation.memorization_manifest import (
     RecordEvidence,
     SamplingScheme,
     Unchecked,
-    seal_memorization_manifest,
 )
 from govray.governance.attestation.privacy_audit import PrivacyLevel
 from govray.governance.formats import canonical_json
@@ -100,7 +99,7 @@ def audit(running: Library) -> MemorizationManifest:
 
 
 def sealed(running: Library, document: MemorizationManifest) -> tables.MemorizationManifest:
-    envelope = seal_memorization_manifest(document, [running.shelf.world.keys.operator])
+    envelope = document.seal([running.shelf.world.keys.operator])
     return tables.MemorizationManifest(
         digest=read(MemorizationManifest, Envelope.parse(envelope)).digest,
         run=document.run,

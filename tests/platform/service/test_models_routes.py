@@ -19,7 +19,7 @@ from govray.platform.service.visible import visible_models
 from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from govray.platform.store.promotion_gates import read_promotion_policy, seal_promotion_policy
+from govray.platform.store.promotion_gates import read_promotion_policy
 from tests.support.gates import UNMONITORED, gated, signed
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import Shelf, made_once
@@ -213,7 +213,7 @@ FORGED: dict[str, tuple[Callable[[World], bytes], int, str]] = {
 
 
 def sealed(keys: Sequence[Signer]) -> bytes:
-    return seal_promotion_policy(read_promotion_policy(UNMONITORED), keys)
+    return read_promotion_policy(UNMONITORED).seal(keys)
 
 
 def altered(envelope: bytes) -> bytes:

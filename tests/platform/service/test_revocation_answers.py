@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.revocation_list import Revocation, RevocationList
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity import revocations
@@ -33,7 +33,7 @@ def listed(world: World, *revoked: str, sequence: int, key: LocalSigner | None =
         for digest in revoked
     )
     document = RevocationList(issuer="operator", sequence=sequence, issued=FIRST, entries=entries)
-    return seal_revocations(document, [key or world.keys.operator])
+    return document.seal([key or world.keys.operator])
 
 
 class Asking(World):

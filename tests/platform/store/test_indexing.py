@@ -23,7 +23,6 @@ from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import (
     MemorizationManifest,
-    seal_memorization_manifest,
 )
 from govray.governance.formats import canonical_json
 from govray.governance.verify.verifier import verify
@@ -287,7 +286,7 @@ def test_a_memorization_manifest_is_indexed_if_an_operator_signed_it(
     )
     # The run was indexed before it was audited.
     index_storage(store, storage, settings(world))
-    sealed = seal_memorization_manifest(document, [getattr(world.keys, by)])
+    sealed = document.seal([getattr(world.keys, by)])
     (storage / "tiny-1" / MEMORIZATION).write_bytes(sealed)
     report = index_storage(store, storage, settings(world))
     with Session(store) as session:

@@ -23,7 +23,6 @@ from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
-    seal_revocations,
 )
 from govray.platform.store.promotion_gates import (
     GATES,
@@ -262,7 +261,7 @@ def test_revoked_gates_ask_nothing_any_more() -> None:
     listed = RevocationList(
         issuer="compliance", sequence=1, issued="2026-11-19T00:00:00Z", entries=(entry,)
     )
-    anchor = TrustAnchor(world.root, (seal_revocations(listed, world.keys.compliance),))
+    anchor = TrustAnchor(world.root, (listed.seal(world.keys.compliance),))
     with pytest.raises(Refused, match="too lax"):
         verify_promotion_policy(anchor.load(at=AT), data, at=AT, where=where)
     before = AT - timedelta(seconds=1)

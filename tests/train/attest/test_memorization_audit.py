@@ -18,7 +18,6 @@ from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import (
     CorpusEvidence,
     MemorizationManifest,
-    seal_memorization_manifest,
     verify_memorization_manifest,
 )
 from govray.governance.attestation.privacy_audit import PrivacyLevel
@@ -216,7 +215,7 @@ def test_the_command_signs_what_others_verify(
     # Neither another's key nor other files: the control.
     auditor = [here.signers["auditor"]]
     for data in (
-        seal_memorization_manifest(sealed.document, auditor),
+        sealed.document.seal(auditor),
         seal(sealed.document, sealed.subjects[:-1], [here.signers["operator"]]),
     ):
         with pytest.raises(Refused):

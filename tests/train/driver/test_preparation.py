@@ -23,7 +23,6 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.trust.authority import TrustRoot
-from govray.governance.trust.trust_state import sign_root
 from govray.governance.verify.verifier import verify
 from govray.train.attest.write_model import write_model
 from govray.train.driver.preparation import preparation_of
@@ -104,7 +103,7 @@ def test_what_no_operator_signed_is_refused(here: TwoKeys) -> None:
 
 def test_a_former_keys_folder_is_in_nobodys_way(here: TwoKeys) -> None:
     first = trainer(here).prepare()
-    here.root.write_bytes(sign_root(here.root_of("second", version=2), [here.signers["root"]]))
+    here.root.write_bytes(here.root_of("second", version=2).seal([here.signers["root"]]))
     rotated = trainer(here, attestation_key=here.key_of("second")).prepare()
     assert rotated.folder != first.folder
     assert first.folder.is_dir()

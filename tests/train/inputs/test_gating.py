@@ -23,7 +23,6 @@ from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
     Revocations,
-    seal_revocations,
 )
 from govray.governance.verify.verifier import verify
 from govray.train.driver.trainer import from_experiment
@@ -106,7 +105,7 @@ def a_list(
 ) -> bytes:
     entries = tuple(Revocation(corpus=c, since=since, reason="ended") for c in corpora)
     document = RevocationList(issuer=issuer, sequence=sequence, issued=issued, entries=entries)
-    return seal_revocations(document, [signer])
+    return document.seal([signer])
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from govray.cli import main
 from govray.errors import Refused, Untrusted
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.replay_outcome import ReplayOutcome, seal_outcome
+from govray.governance.attestation.replay_outcome import ReplayOutcome
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
@@ -162,20 +162,20 @@ def test_nobody_else_may_sign_and_nothing_signed_may_change(
         sign(run, outcome, deployment, "issuer")
     path = sign(run, outcome, deployment, "operator")
     document = read(ReplayOutcome, Envelope.parse(path.read_bytes())).document
-    path.write_bytes(seal_outcome(document, [LocalSigner.generate()]))
+    path.write_bytes(document.seal([LocalSigner.generate()]))
     code, _, err = attest(run, deployment, capsys)
     assert code == 1
     assert "no signature verifies" in err
     # The operator's own replay under a second party's name.
     renamed = document.model_copy(update={"party": "auditor"})
-    path.write_bytes(seal_outcome(renamed, [deployment.signers["operator"]]))
+    path.write_bytes(renamed.seal([deployment.signers["operator"]]))
     code, _, err = attest(run, deployment, capsys)
     assert code == 1
     assert "operator signed it" in err
     assert "witness's signature" in err
     # Another digest under the true signature.
     true: Any = canonical_json.parse(sign(run, outcome, deployment, "operator").read_bytes())
-    other = seal_outcome(document.model_copy(update={"replay": "x"}), [LocalSigner.generate()])
+    other = document.model_copy(update={"replay": "x"}).seal([LocalSigner.generate()])
     forged: Any = canonical_json.parse(other)
     path.write_bytes(canonical_json.encode(forged | {"signatures": true["signatures"]}))
     assert attest(run, deployment, capsys)[0] == 1
@@ -191,11 +191,11 @@ def test_a_replay_that_differed_outweighs_an_identical_one(
     differs = document.model_copy(
         update={"identical": False, "replayed": {model_folder.WEIGHTS: "sha256:" + "00" * 32}}
     )
-    path.write_bytes(seal_outcome(differs, [deployment.signers["auditor"]]))
+    path.write_bytes(differs.seal([deployment.signers["auditor"]]))
     assert evidence(run, at=now()) == ()
     # Some of the steps say nothing about the whole.
     part = differs.model_copy(update={"stop": 3})
-    path.write_bytes(seal_outcome(part, [deployment.signers["auditor"]]))
+    path.write_bytes(part.seal([deployment.signers["auditor"]]))
     assert [each.replay.party for each in evidence(run, at=now())] == ["operator"]
 
 

@@ -21,7 +21,7 @@ from govray.engine.model.gpt import GPT
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
-from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.credential import Period
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
@@ -73,7 +73,7 @@ def planted(folder: Path, action: str, profile: str = "rules:") -> Deployment:
         ),
     )
     (here.corpora / PLANTED / "credential.dsse.json").write_bytes(
-        seal_credential(credential, [here.signers["issuer"]])
+        credential.seal([here.signers["issuer"]])
     )
     return here
 

@@ -20,7 +20,7 @@ from govray.data.rows import chat, tensor_record
 from govray.errors import Refused, UsageError
 from govray.governance.formats.document import format_time
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
-from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.credential import Period
 from govray.train.attest.memorization_audit import audit
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
@@ -85,7 +85,7 @@ class Rows(Deployment):
             **({"rows": schema.to_json()} if schema else {}),
         )
         (self.corpora / corpus / "credential.dsse.json").write_bytes(
-            seal_credential(credential, [self.signers["issuer"]])
+            credential.seal([self.signers["issuer"]])
         )
 
     def replace(self, corpus: str, contents: list[bytes], schema: RowSchema | None) -> None:

@@ -19,7 +19,6 @@ from govray.governance.attestation.case_answer import (
     CaseOutcome,
     ShownVersion,
     case_answer,
-    seal_case_answer,
     verify_case_answer,
 )
 from govray.governance.attestation.model_attestation import Attestation
@@ -168,7 +167,7 @@ def signed_answer(
         released=released,
         outcome=outcome,
     )
-    envelope = seal_case_answer(document, [signer])
+    envelope = document.seal([signer])
     why = "the store has no trust root"
     for root, delegations in roots:
         try:

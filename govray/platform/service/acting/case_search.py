@@ -91,7 +91,7 @@ class _Use:
         return CorpusClass(
             license_category=stated.license_category,
             jurisdiction=stated.jurisdiction,
-            source=stated.description.source if stated.description else None,
+            source=stated.described.source,
         )
 
     def finding(self, match: Match, *, trained: bool, **found: Any) -> CaseFinding:
