@@ -16,7 +16,8 @@ from govray.evidence.exports.verified_facts import LEVELS, UNKNOWN, CorpusFacts,
 def description(corpus: CorpusFacts) -> str:
     """What the corpus is, as its issuer states it."""
     stated = corpus.credential
-    source = f"Its source is {corpus.source}. " if corpus.source else ""
+    kind = corpus.described.source
+    source = f"Its source is {kind}. " if kind else ""
     return (
         f"Corpus {corpus.name}: {stated.records.count} records under {stated.license}, as "
         f"{stated.issuer} states in a signed credential. {source}"

@@ -18,50 +18,30 @@ from govray.evidence.exports.verified_facts import CorpusFacts, VerifiedFacts
 
 CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 
-_CONTEXT: dict[str, Any] = {
+_OWN = (
+    "arrayShape citeAs column containedIn equivalentProperty extract field fileObject "
+    "fileProperty fileSet format includes isArray isLiveDataset jsonPath key md5 parentField "
+    "path recordSet references regex repeated replace samplingRate separator source subField "
+    "transform"
+)
+"""Terms of Croissant's that its context calls by their own names."""
+
+_TERMS: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
-    "arrayShape": "cr:arrayShape",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
     "conformsTo": "dct:conformsTo",
-    "containedIn": "cr:containedIn",
     "cr": "http://mlcommons.org/croissant/",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
     "description": {"@container": "@language"},
-    "equivalentProperty": "cr:equivalentProperty",
     "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isArray": "cr:isArray",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
     "name": {"@container": "@language"},
-    "parentField": "cr:parentField",
-    "path": "cr:path",
     "prov": "http://www.w3.org/ns/prov#",
     "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
     "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
+} | {term: f"cr:{term}" for term in _OWN.split()}
+_CONTEXT = dict(sorted(_TERMS.items()))
 """The specification's own, and PROV."""
 
 _ONE_LICENCE = re.compile(r"[A-Za-z0-9.+-]+")
@@ -81,7 +61,8 @@ def licence(expression: str) -> str:
 
 def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
     stated = corpus.credential
-    missing = ("creator", "datePublished", *(() if corpus.url else ("url",)))
+    described = corpus.described
+    missing = ("creator", "datePublished", *(() if described.url else ("url",)))
     found: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -109,18 +90,18 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
         "rai:dataLimitations": [
             f"Sensitivity, as the issuer states: {stated.sensitivity}.",
             f"Jurisdiction, as the issuer states: {stated.jurisdiction}.",
-            f"Handling of opt-outs, as the issuer states: {corpus.opt_out}"
-            if corpus.opt_out
+            f"Handling of opt-outs, as the issuer states: {described.reservations}"
+            if described.reservations
             else "No record states how opt-outs were handled.",
             f"Croissant requires {', '.join(missing)}, which no record states.",
         ],
     }
-    if corpus.url:
-        found["url"] = iri(corpus.url)
-    if corpus.languages:
-        found["inLanguage"] = list(corpus.languages)
-    if corpus.source:
-        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {corpus.source}."
+    if described.url:
+        found["url"] = iri(described.url)
+    if described.languages:
+        found["inLanguage"] = list(described.languages)
+    if described.source:
+        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {described.source}."
     if period := corpus.period:
         found["rai:dataCollectionTimeFrame"] = [period.from_, period.until]
     if stated.normalisation:

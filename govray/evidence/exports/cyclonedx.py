@@ -166,8 +166,8 @@ def _data(corpus: CorpusFacts) -> dict[str, Any]:
             *(_property(f"level:{group}", held) for group, held in corpus.levels.items()),
         ]
     }
-    if corpus.url:
-        contents["url"] = iri(corpus.url)
+    if corpus.described.url:
+        contents["url"] = iri(corpus.described.url)
     data = {
         "type": "dataset",
         "name": corpus.name,

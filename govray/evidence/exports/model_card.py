@@ -32,7 +32,7 @@ _HISTORY = {
 
 def model_card(facts: VerifiedFacts) -> bytes:
     metadata: dict[str, object] = {"tags": ["govray", "provenance"]}
-    languages = sorted({tag for each in facts.trained for tag in each.languages})
+    languages = sorted({tag for each in facts.trained for tag in each.described.languages or ()})
     if languages:
         metadata["language"] = languages
     header = yaml.safe_dump(metadata, sort_keys=True, allow_unicode=True)
@@ -127,7 +127,7 @@ def _data_row(corpus: CorpusFacts) -> tuple[str, ...]:
         str(stated.records.count),
         str(corpus.records),
         str(corpus.tokens),
-        corpus.source or UNKNOWN,
+        corpus.described.source or UNKNOWN,
     )
 
 

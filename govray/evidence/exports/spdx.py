@@ -206,7 +206,8 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts, base: str) -> dict[str, 
         software_packageVersion=corpus.digest,
         software_primaryPurpose="data",
         suppliedBy=f"{base}agent-{stated.issuer}",
-        dataset_datasetType=sorted({_TYPES[each] for each in corpus.modality}) or ["noAssertion"],
+        dataset_datasetType=sorted({_TYPES[each] for each in corpus.described.modality or ()})
+        or ["noAssertion"],
         dataset_confidentialityLevel=_CONFIDENTIALITY[stated.sensitivity],
         # No personal data is no sensitive data; of other answers nothing follows.
         dataset_hasSensitivePersonalInformation="no"
@@ -224,12 +225,12 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts, base: str) -> dict[str, 
     )
     if stated.records.count <= _MOST:
         found["dataset_datasetSize"] = stated.records.count
-    if corpus.source:
+    if corpus.described.source:
         found["dataset_dataCollectionProcess"] = (
-            f"{corpus.source}, collected {corpus_text.period(corpus)}"
+            f"{corpus.described.source}, collected {corpus_text.period(corpus)}"
         )
     if stated.normalisation:
         found["dataset_dataPreprocessing"] = list(stated.normalisation)
-    if corpus.url:
-        found["software_homePage"] = iri(corpus.url)
+    if corpus.described.url:
+        found["software_homePage"] = iri(corpus.described.url)
     return found

@@ -21,7 +21,7 @@ from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey
-from govray.governance.policy.corpus_description import CorpusDescription, Modality, Source
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import Credential, Period
 from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import VerifiedModel
@@ -75,50 +75,23 @@ class CorpusFacts:
         return self.credential.corpus
 
     @property
-    def described(self) -> CorpusDescription | None:
-        return self.credential.description
-
-    @property
-    def source(self) -> Source | None:
-        """The kind of source."""
-        return self.described.source if self.described else None
-
-    @property
-    def url(self) -> str | None:
-        return self.described.url if self.described else None
+    def described(self) -> CorpusDescription:
+        return self.credential.described
 
     @property
     def period(self) -> Period | None:
         """From the first instant of the first month that it was collected in, up to the last's."""
-        if self.described is None or self.described.collected is None:
-            return None
         stated = self.described.collected
+        if stated is None:
+            return None
         year, month = map(int, stated.last.split("-"))
         after = f"{year + month // 12:04}-{month % 12 + 1:02}"
         return Period(from_=f"{stated.first}-01T00:00:00Z", until=f"{after}-01T00:00:00Z")
 
     @property
-    def modality(self) -> tuple[Modality, ...]:
-        """Kinds of media; empty if none is stated."""
-        return (self.described and self.described.modality) or ()
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """BCP 47 tags; empty if none is stated."""
-        return (self.described and self.described.languages) or ()
-
-    @property
-    def opt_out(self) -> str | None:
-        """How reservations of rights were handled, with the issuer's words."""
-        if self.described is None:
-            return None
-        said = [self.described.opt_out, self.described.opt_out_measures]
-        return ": ".join(each for each in said if each) or None
-
-    @property
     def personal_data(self) -> str:
         """What the issuer knows of it."""
-        return (self.described and self.described.personal_data) or UNKNOWN
+        return self.described.personal_data or UNKNOWN
 
     @property
     def reached(self) -> tuple[str, ...]:

@@ -210,8 +210,8 @@ class _Documentation:
         rows = tuple(
             (
                 each.name,
-                each.source or "not stated",
-                each.url or "not stated",
+                each.described.source or "not stated",
+                each.described.url or "not stated",
                 each.credential.license,
                 f"{each.records:,}",
                 each.size,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from govray.governance.policy.corpus_description import CorpusDescription, Domains, Source
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import Credential
 from govray.governance.verify.verifier import VerifiedModel
 
@@ -43,67 +43,26 @@ class DescribedCorpus:
     counted: Medium
 
     @property
-    def description(self) -> CorpusDescription | None:
-        return self.credential.description
-
-    @property
-    def source(self) -> Source | None:
-        return self.description.source if self.description else None
-
-    @property
-    def url(self) -> str | None:
-        return self.description.url if self.description else None
+    def described(self) -> CorpusDescription:
+        return self.credential.described
 
     @property
     def months(self) -> tuple[str, str] | None:
         """When it was collected: first and last month."""
-        found = self.description.collected if self.description else None
+        found = self.described.collected
         return (found.first, found.last) if found else None
-
-    @property
-    def languages(self) -> tuple[str, ...] | None:
-        """BCP 47 tags."""
-        return self.description.languages if self.description else None
-
-    @property
-    def modality(self) -> tuple[str, ...] | None:
-        """Kinds of media that the issuer names."""
-        return self.description.modality if self.description else None
 
     @property
     def media(self) -> tuple[Medium, ...]:
         """The template's modalities: those that the issuer names, and what rows hold."""
-        named = [_MEDIA.get(each, "other") for each in self.modality or ()]
+        named = [_MEDIA.get(each, "other") for each in self.described.modality or ()]
         held = [] if named and self.counted == "other" else [self.counted]
         return tuple(dict.fromkeys([*named, *held]))
 
     @property
     def hours(self) -> int | None:
         """Length of its audio or its video; None if it is not stated, or of which of them."""
-        if self.description is None or {"audio", "video"} <= set(self.media):
-            return None
-        return self.description.hours
-
-    @property
-    def opt_out(self) -> str | None:
-        """How reservations of rights were handled, with the issuer's words."""
-        if self.description is None:
-            return None
-        said = [self.description.opt_out, self.description.opt_out_measures]
-        return ": ".join(each for each in said if each) or None
-
-    @property
-    def personal_data(self) -> str | None:
-        return self.description.personal_data if self.description else None
-
-    @property
-    def content(self) -> str | None:
-        return self.description.content if self.description else None
-
-    @property
-    def domains(self) -> Domains | None:
-        """How much came from which domain."""
-        return self.description.domains if self.description else None
+        return None if {"audio", "video"} <= set(self.media) else self.described.hours
 
     @property
     def size(self) -> str:

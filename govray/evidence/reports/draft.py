@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from govray.printable import printable
-
 HEADLINE = "Draft for the provider's review"
 
 State: TypeAlias = Literal["filled", "asked", "missing"]
@@ -137,11 +135,6 @@ class Draft:
     def json_file(self) -> bytes:
         """The same as a file: ASCII, indented, one final newline."""
         return f"{json.dumps(self.to_json(), indent=2)}\n".encode()
-
-
-def shown(text: str) -> str:
-    """A text as people see it: what has no shape or turns writing around becomes an escape."""
-    return printable(text)
 
 
 def joined(words: Sequence[str], most: int = 40) -> str:

@@ -176,7 +176,7 @@ class _Summary:
                 "1.3 content",
                 "Types of content",
                 self.corpora,
-                lambda each: each.content,
+                lambda each: each.described.content,
                 "content_types",
             ),
             self._latest(latest),
@@ -189,7 +189,7 @@ class _Summary:
                 "1.3 languages",
                 "Linguistic characteristics",
                 self.corpora,
-                lambda each: joined(each.languages) if each.languages else None,
+                lambda each: _joined(each.described.languages),
                 "languages",
             ),
             self.answers.recorded(
@@ -240,11 +240,11 @@ class _Summary:
     # 2
 
     def _of(self, *sources: Source) -> tuple[DescribedCorpus, ...]:
-        return tuple(each for each in self.corpora if each.source in sources)
+        return tuple(each for each in self.corpora if each.described.source in sources)
 
     @property
     def _without_source(self) -> tuple[DescribedCorpus, ...]:
-        return tuple(each for each in self.corpora if each.source is None)
+        return tuple(each for each in self.corpora if each.described.source is None)
 
     def _unstated(self) -> Field:
         key, label = "2 unstated", "Corpora whose kind of source no record states"
@@ -289,11 +289,11 @@ class _Summary:
         rows = tuple(
             (
                 each.name,
-                each.url or "not stated",
+                each.described.url or "not stated",
                 each.size,
                 ", ".join(each.media),
                 " to ".join(each.months) if each.months else "not stated",
-                each.content or "not stated",
+                each.described.content or "not stated",
             )
             for each in found
         )
@@ -329,8 +329,7 @@ class _Summary:
         found = self._of("crawled")
 
         def named(each: DescribedCorpus) -> str | None:
-            stated = each.description.crawlers if each.description else None
-            return joined([crawler.name for crawler in stated]) if stated else None
+            return _joined([crawler.name for crawler in each.described.crawlers or ()])
 
         def purposes(each: DescribedCorpus) -> str | None:
             return _of_crawlers(each, "purpose")
@@ -351,7 +350,7 @@ class _Summary:
             (
                 "2.3 content",
                 "Types of content and of sources",
-                lambda each: each.content,
+                lambda each: each.described.content,
                 "crawl_content",
             ),
         )
@@ -375,14 +374,14 @@ class _Summary:
         small = bool(self.answers.statement and self.answers.statement.document.small_or_medium)
         rule = "largest 5 % or 1,000, whichever is less" if small else "largest 10 %"
         fields = []
-        for unit in sorted({each.domains.unit for each in found if each.domains}):
+        stated = [(each, each.described.domains) for each in found]
+        for unit in sorted({domains.unit for _, domains in stated if domains}):
             sizes: Counter[str] = Counter()
             unlisted = 0
-            of_unit = [each for each in found if each.domains and each.domains.unit == unit]
-            for each in of_unit:
-                assert each.domains is not None
-                sizes.update(each.domains.sizes)
-                unlisted += each.domains.total - len(each.domains.sizes)
+            of_unit = [(each, one) for each, one in stated if one and one.unit == unit]
+            for _, domains in of_unit:
+                sizes.update(domains.sizes)
+                unlisted += domains.total - len(domains.sizes)
             wanted = listed_domains(len(sizes) + unlisted, small=small)
             top = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:wanted]
             grid = Grid(("Domain", f"Size in {unit}"), tuple((d, f"{n:,}") for d, n in top))
@@ -392,10 +391,9 @@ class _Summary:
                 why = f"The credentials list {len(top):,} of the {wanted:,} domains asked for"
                 fields.append(self.answers.asked(*here, ask, known=[told], lacks=why, grid=grid))
             else:
-                fields.append(
-                    self.answers.recorded(*here, [told], credentials(of_unit), grid=grid, ask=ask)
-                )
-        lacking = [each.name for each in found if each.domains is None]
+                source = credentials([each for each, _ in of_unit])
+                fields.append(self.answers.recorded(*here, [told], source, grid=grid, ask=ask))
+        lacking = [each.name for each, domains in stated if domains is None]
         if lacking or not found:
             fields.append(self.answers.asked(key, label, ask, lacks=lacks(lacking)))
         return tuple(fields)
@@ -407,7 +405,7 @@ class _Summary:
             self._used("2.4 used", "Whether data of users was used", found, "user_data"),
             *self._listing("2.4 list", "Corpora of user data", found),
             self._detail(key, label, found, ask)
-            or self.answers.of_corpora(key, label, found, lambda each: each.content, ask),
+            or self.answers.of_corpora(key, label, found, lambda each: each.described.content, ask),
         )
 
     def _synthetic(self) -> tuple[Field, ...]:
@@ -415,8 +413,7 @@ class _Summary:
         key, label, ask = "2.5 models", "Models that made the data", "synthetic_models"
 
         def generators(each: DescribedCorpus) -> str | None:
-            stated = each.description.generators if each.description else None
-            return joined(stated) if stated else None
+            return _joined(each.described.generators)
 
         return (
             self._used("2.5 used", "Whether synthetic data was used", found, "synthetic_data"),
@@ -443,11 +440,7 @@ class _Summary:
             else f"No rule of policy {policy} names corpora whose rights are reserved, so a "
             "corpus that states this could not train."
         )
-        reserved = [
-            each.name
-            for each in self.corpora
-            if each.description and each.description.opt_out == "reserved"
-        ]
+        reserved = [each.name for each in self.corpora if each.described.opt_out == "reserved"]
         if reserved:
             told += f" Rights are reserved in {joined(reserved)}, which the run read."
         return (
@@ -458,7 +451,7 @@ class _Summary:
                 "3.1 measures",
                 "Measures before training to respect reservations",
                 self.corpora,
-                lambda each: each.opt_out,
+                lambda each: each.described.reservations,
                 "opt_out_measures",
             ),
             self.answers.recorded(
@@ -473,19 +466,17 @@ class _Summary:
                 "3.2 measures",
                 "Measures against illegal content",
                 self.corpora,
-                lambda each: (
-                    each.description.illegal_content_measures if each.description else None
-                ),
+                lambda each: each.described.illegal_content_measures,
                 "illegal_content_measures",
             ),
         )
 
     def _processing(self) -> tuple[Field, ...]:
         def personal(each: DescribedCorpus) -> str | None:
-            scan = each.credential.pii_scan
-            if each.personal_data in (None, "unknown"):
+            scan, stated = each.credential.pii_scan, each.described.personal_data
+            if stated in (None, "unknown"):
                 return None  # a scan alone says nothing of what it does not look for
-            said = [each.personal_data, f"scanned by {scan.analyzer}" if scan else ""]
+            said = [stated, f"scanned by {scan.analyzer}" if scan else ""]
             return ", ".join(part for part in said if part) or None
 
         return (
@@ -501,10 +492,13 @@ class _Summary:
         )
 
 
+def _joined(words: Sequence[str] | None) -> str | None:
+    return joined(words) if words else None
+
+
 def _of_crawlers(each: DescribedCorpus, field: str) -> str | None:
     """What every crawler of a corpus states; None if one does not."""
-    stated = (each.description.crawlers if each.description else None) or ()
-    said = [(crawler.name, getattr(crawler, field)) for crawler in stated]
+    said = [(crawler.name, getattr(crawler, field)) for crawler in each.described.crawlers or ()]
     if not said or any(text is None for _, text in said):
         return None
     return "; ".join(f"{name}: {text}" for name, text in said)

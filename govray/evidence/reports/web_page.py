@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from govray.evidence.reports.draft import HEADLINE, Draft, Field, Grid, State, shown
+from govray.evidence.reports.draft import HEADLINE, Draft, Field, Grid, State
+from govray.printable import printable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -63,7 +64,7 @@ def _field(main: Element, field: Field) -> None:
     _add(block, "p", field.label, "state")
     said = SubElement(block, "p")
     _add(said, "span", f"{WORDS[field.state]}.", f"state {field.state}")
-    said[-1].tail = f" {shown(field.source)}."
+    said[-1].tail = f" {printable(field.source)}."
     for each in field.lines:
         _add(block, "p", each)
     if field.grid is not None:
@@ -75,7 +76,7 @@ def _grid(block: Element, label: str, grid: Grid) -> None:
     wide = SubElement(
         block,
         "div",
-        {"class": "wide", "tabindex": "0", "role": "region", "aria-label": shown(label)},
+        {"class": "wide", "tabindex": "0", "role": "region", "aria-label": printable(label)},
     )
     table = SubElement(wide, "table")
     _add(table, "caption", f"{label}: {len(grid.rows):,} rows")
@@ -93,5 +94,5 @@ def _grid(block: Element, label: str, grid: Grid) -> None:
 
 def _add(parent: Element, tag: str, text: str, style: str | None = None) -> Element:
     made = SubElement(parent, tag, {"class": style} if style else {})
-    made.text = shown(text)
+    made.text = printable(text)
     return made

@@ -11,8 +11,9 @@ from io import BytesIO
 from docx import Document
 from docx.document import Document as WordDocument
 
-from govray.evidence.reports.draft import HEADLINE, Draft, Field, shown
+from govray.evidence.reports.draft import HEADLINE, Draft, Field
 from govray.evidence.reports.web_page import WORDS
+from govray.printable import printable
 
 _EPOCH = datetime(2026, 1, 1)  # a file's properties have to have some time
 
@@ -26,7 +27,7 @@ def word_file(draft: Draft) -> bytes:
     word.add_heading(draft.title, 0)
     word.add_paragraph().add_run(f"{HEADLINE}. {draft.summary}").bold = True
     for each in draft.basis:
-        word.add_paragraph(shown(f"{each}."))
+        word.add_paragraph(printable(f"{each}."))
     for section in draft.sections:
         word.add_heading(f"{section.number} {section.title}", min(section.level - 1, 9))
         for field in section.fields:
@@ -40,12 +41,12 @@ def word_file(draft: Draft) -> bytes:
 
 
 def _field(word: WordDocument, field: Field) -> None:
-    word.add_paragraph().add_run(shown(field.label)).bold = True
+    word.add_paragraph().add_run(printable(field.label)).bold = True
     said = word.add_paragraph()
     said.add_run(f"{WORDS[field.state]}.").italic = True
-    said.add_run(f" {shown(field.source)}.")
+    said.add_run(f" {printable(field.source)}.")
     for each in field.lines:
-        word.add_paragraph(shown(each), style="List Bullet")
+        word.add_paragraph(printable(each), style="List Bullet")
     if field.grid is None:
         return
     rows = (field.grid.columns, *field.grid.rows)
@@ -53,4 +54,4 @@ def _field(word: WordDocument, field: Field) -> None:
     table = word.add_table(rows=len(rows), cols=len(field.grid.columns), style="Table Grid")
     for made, row in zip(table.rows, rows, strict=True):
         for cell, text in zip(made.cells, row, strict=True):
-            cell.text = shown(text)
+            cell.text = printable(text)

@@ -17,8 +17,9 @@ corpora, layer groups and adapters there are, so that a reader can see whether a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from govray.governance.attestation.model_attestation import Attestation
@@ -53,8 +54,10 @@ def facts_of(attestation: Attestation, digest: str) -> tuple[Fact, ...]:
         ),
     ]
     for field, value in stated.items():
-        if field in _SPLIT and value:
-            found += _SPLIT[field](attestation, value)
+        if field == "taint" and value:
+            found += _taint([each.corpus for each in attestation.corpora], value)
+        elif field in _SPLIT and value:
+            found += _SPLIT[field](value)
         else:
             found += _members(field, value) if value else [Fact(field, value)]
     return tuple(found)
@@ -78,7 +81,7 @@ def _members(field: str, value: Any) -> Iterator[Fact]:
         yield Fact(field, value)
 
 
-def _corpora(_: Attestation, value: Any) -> Iterator[Fact]:
+def _corpora(value: Any) -> Iterator[Fact]:
     for entry in value:
         for name, member in entry.items():
             if name == "credentialClass":
@@ -89,14 +92,13 @@ def _corpora(_: Attestation, value: Any) -> Iterator[Fact]:
                 yield Fact(f"corpora.{name}", member, entry["corpus"])
 
 
-def _coverage(_: Attestation, value: Any) -> Iterator[Fact]:
+def _coverage(value: Any) -> Iterator[Fact]:
     for entry in value:
         counted = {k: v for k, v in entry.items() if k not in ("corpus", "group")}
         yield Fact("coverage", counted, entry["corpus"], entry["group"])
 
 
-def _taint(attestation: Attestation, value: Any) -> Iterator[Fact]:
-    corpora = [each.corpus for each in attestation.corpora]
+def _taint(corpora: Sequence[str], value: Any) -> Iterator[Fact]:
     for entry in value:
         group, direct, transitive = entry["group"], entry["direct"], entry["transitive"]
         for corpus in corpora:
@@ -106,48 +108,35 @@ def _taint(attestation: Attestation, value: Any) -> Iterator[Fact]:
             yield Fact("taint.start", start, group=group)
 
 
-def _levels(_: Attestation, value: Any) -> Iterator[Fact]:
-    return _by_pair("levels", value)
-
-
-def _exclusions(_: Attestation, value: Any) -> Iterator[Fact]:
-    return _by_pair("phaseExclusions", value)
-
-
 def _by_pair(field: str, value: Any) -> Iterator[Fact]:
     for corpus, groups in value.items():
         for group, stated in groups.items():
             yield Fact(field, stated, corpus, group)
 
 
-def _groups(_: Attestation, value: Any) -> Iterator[Fact]:
+def _groups(value: Any) -> Iterator[Fact]:
     for entry in value:
         yield Fact("groups", {"parameters": entry["parameters"]}, group=entry["group"])
 
 
-def _adapters(_: Attestation, value: Any) -> Iterator[Fact]:
+def _adapters(value: Any) -> Iterator[Fact]:
     for entry in value:
         stated = {k: v for k, v in entry.items() if k != "name"}
         yield Fact("adapters", stated, group=ADAPTER + entry["name"])
 
 
-def _pretrained(_: Attestation, value: Any) -> Iterator[Fact]:
+def _pretrained(value: Any) -> Iterator[Fact]:
     for group, labels in value.items():
         yield Fact("pretrained", labels, group=group)
 
 
-def _whole(_: Attestation, value: Any) -> Iterator[Fact]:
-    yield Fact("files", value)
-
-
-_SPLIT = {
+_SPLIT: Mapping[str, Callable[[Any], Iterable[Fact]]] = {
     "corpora": _corpora,
     "coverage": _coverage,
-    "taint": _taint,
-    "levels": _levels,
-    "phaseExclusions": _exclusions,
+    "levels": partial(_by_pair, "levels"),
+    "phaseExclusions": partial(_by_pair, "phaseExclusions"),
     "groups": _groups,
     "adapters": _adapters,
     "pretrained": _pretrained,
-    "files": _whole,
+    "files": lambda value: [Fact("files", value)],
 }

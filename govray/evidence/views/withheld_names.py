@@ -36,36 +36,27 @@ def below(field: str, fields: Collection[str]) -> bool:
 def hidden(fact: Fact, pseudonyms: Mapping[str, str]) -> Fact:
     """The fact with each name of ``pseudonyms`` replaced, in keys too. ``pseudonyms``: name →
     pseudonym."""
-    if not pseudonyms:
-        return fact
-    names = _found(tuple(sorted(pseudonyms, key=len, reverse=True)), 0)
-
-    def replaced(text: str) -> str:
-        return names.sub(lambda match: pseudonyms[match[0]], text)
-
-    left = below(fact.field, LEFT)
-    return Fact(
-        fact.field,
-        fact.value if left else _mapped(fact.value, replaced),
-        fact.corpus and replaced(fact.corpus),
-        fact.group and replaced(fact.group),
-    )
+    return _renamed(fact, pseudonyms, values=not below(fact.field, LEFT))
 
 
 def shown(fact: Fact, names: Mapping[str, str]) -> Fact:
     """The fact with each pseudonym of ``names`` replaced by its name: `hidden` undone."""
+    return _renamed(fact, names, values=True)
+
+
+def _renamed(fact: Fact, names: Mapping[str, str], *, values: bool) -> Fact:
     if not names:
         return fact
-    pseudonyms = _found(tuple(names), 0)
+    known = _found(tuple(sorted(names, key=len, reverse=True)), 0)
 
-    def replaced(text: str) -> str:
-        return pseudonyms.sub(lambda match: names[match[0]], text)
+    def renamed(text: str) -> str:
+        return known.sub(lambda match: names[match[0]], text)
 
     return Fact(
         fact.field,
-        _mapped(fact.value, replaced),
-        fact.corpus and replaced(fact.corpus),
-        fact.group and replaced(fact.group),
+        _mapped(fact.value, renamed) if values else fact.value,
+        fact.corpus and renamed(fact.corpus),
+        fact.group and renamed(fact.group),
     )
 
 

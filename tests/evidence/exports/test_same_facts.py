@@ -159,8 +159,8 @@ def test_a_description_is_exported(tmp_path: Path) -> None:
     world.deploy(tmp_path, credentials={"alpha": world.issue("alpha", description=described)})
     facts = VerifiedFacts.of(world.verify(tmp_path))
     [alpha] = [each for each in facts.corpora if each.name == "alpha"]
-    assert (alpha.modality, alpha.personal_data) == (("code",), "present")
-    assert alpha.opt_out == "honoured: robots.txt was read."
+    assert (alpha.described.modality, alpha.personal_data) == (("code",), "present")
+    assert alpha.described.reservations == "honoured: robots.txt was read."
     period = alpha.period
     assert period is not None
     assert (period.from_, period.until) == ("2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z")
