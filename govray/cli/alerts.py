@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import trust
+from govray.cli import process, trust
 from govray.cli.option_group import given_place
 from govray.cli.output import RevocationLists, TrustRoot, line, report
 from govray.cli.run_records import run_records
@@ -57,10 +57,7 @@ def run(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Notice what happened in the store, and send it, until SIGTERM or SIGINT."""
-    import os
-    import secrets
-    import socket
-    import threading
+    from threading import Event
 
     from govray.governance.signers.kept_memory import keep_memory
     from govray.platform.alerts.delivery import Deliverer
@@ -75,7 +72,7 @@ def run(
     keep_memory()
     with opened_session(store) as session:
         key = indexing_key(session, store)
-    holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    holder = process.own_name()
     with opened(open_store(store)) as engine:
         rounds = Rounds(
             engine=engine,
@@ -100,8 +97,8 @@ def run(
             line(f"{number} new events")
             return
         line("govray alerts runs  (stop: Ctrl-C)")
-        stop = threading.Event()
-        _stop_at_signals(stop)
+        stop = Event()
+        process.until_signal(stop)
         rounds.run(stop)
 
 
@@ -117,13 +114,6 @@ def _verifier(root: Path | None, revocations: list[Path] | None) -> Verify:
         return verify(model, trust_root=anchor, records=run_records(model)).digest
 
     return verified
-
-
-def _stop_at_signals(stop: object) -> None:
-    import signal
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())  # type: ignore[attr-defined]
 
 
 def _now() -> datetime:

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from govray.cli.option_group import Given, Run, given_place
-from govray.cli.output import account_name, field, line, print_table, report, table
+from govray.cli.output import field, line, print_table, report, table
+from govray.cli.process import account_name
 from govray.errors import Malformed, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, pin or copy one, delete the rest.")
@@ -137,7 +138,6 @@ def gc(
 @app.command("pin")
 def pin(checkpoint: Checkpoint, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""
-
     from govray.train.checkpoint import pins
 
     folder = _of_a_disk(checkpoint)

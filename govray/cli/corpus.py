@@ -472,22 +472,17 @@ def _credential_of(folder: Path) -> Credential:
 
 
 def _row(folder: Path, envelope_name: str) -> dict[str, Any]:
-    from govray.governance.formats.dsse import Envelope
-    from govray.governance.formats.statement import read
     from govray.governance.policy.credential import Credential
 
     envelope, source = folder / envelope_name, folder / SOURCE
+    stated: Document
     if envelope.is_file():
-        where = str(envelope)
-        opened = Envelope.parse(user_files.read(envelope), where=where)
-        return _stated(folder, "signed", read(Credential, opened, where=where).document)
-    if source.is_file():
-        return _stated(folder, "unsigned", source_files.read(source).document)
-    return {"corpus": folder.name, "state": "missing"}
-
-
-def _stated(folder: Path, state: str, credential: Document) -> dict[str, Any]:
-    return {"corpus": folder.name, "state": state, "credential": credential.to_json()}
+        state, stated = "signed", user_files.document(Credential, envelope)
+    elif source.is_file():
+        state, stated = "unsigned", source_files.read(source).document
+    else:
+        return {"corpus": folder.name, "state": "missing"}
+    return {"corpus": folder.name, "state": state, "credential": stated.to_json()}
 
 
 def _values(path: Path | None) -> dict[str, dict[str, str]]:

@@ -18,8 +18,16 @@ import govray
 from govray.cli.output import field, line, report
 from govray.errors import CouldNotCheck, UsageError
 
+PURPOSE = {
+    "jobs": "entry points for ray job submit, with their experiments",
+    "policies": "policy sources, signed envelopes, the trust root; never a private key",
+    "deploy": "the container file, and a Grafana dashboard",
+    "serve": "the HTTP application",
+    "searchers": "search recipes",
+    "cluster.yaml": "the Ray autoscaler's cluster",
+}
 # The build mapping lists the same; a test compares both with what a wheel holds.
-PARTS = ("jobs", "policies", "deploy", "serve", "searchers", "cluster.yaml")
+PARTS = tuple(PURPOSE)
 
 IGNORES = (".gitignore", ".rayignore")
 """Files that git and Ray read: what stays in the folder."""
@@ -46,16 +54,6 @@ def init(
     line("      govray keys new ~/.config/govray/compliance.pem")
     line("      govray policy lint policies/licences.yaml")
     line("      govray sign policies/licences.yaml --key ~/.config/govray/compliance.pem")
-
-
-PURPOSE = {
-    "jobs": "entry points for ray job submit, with their experiments",
-    "policies": "policy sources, signed envelopes, the trust root; never a private key",
-    "deploy": "the container file, and a Grafana dashboard",
-    "serve": "the HTTP application",
-    "searchers": "search recipes",
-    "cluster.yaml": "the Ray autoscaler's cluster",
-}
 
 
 def deployment() -> Path:

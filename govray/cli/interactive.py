@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from govray.cli import process
 from govray.cli.option_group import Given, given_place
 from govray.cli.output import line, note, report
 from govray.errors import Stopped, UsageError
@@ -57,7 +58,6 @@ def tensorboard(storage: Storage, idle_minutes: Idle = 30.0) -> None:
 def _run(kind: str, storage: Any, idle_minutes: float) -> None:
     import os
     import secrets
-    import signal
     from contextlib import suppress
     from threading import Event
 
@@ -66,8 +66,7 @@ def _run(kind: str, storage: Any, idle_minutes: float) -> None:
 
     task = read_task(f"kind: {kind}\nidle_minutes: {idle_minutes}\n", where="--idle-minutes")
     stop = Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
+    process.until_signal(stop)
 
     def ready(found: Endpoint) -> None:
         url = f"{found.address}/tasks/{found.task}/{found.landing}?token={found.token}"

@@ -7,16 +7,16 @@ folders of this machine; the others ask the service.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from govray.cli import trust, user_files
 from govray.cli.option_group import option_groups
-from govray.cli.output import account_name, field, line, print_table, report, table
+from govray.cli.output import field, line, print_table, report, table
+from govray.cli.process import account_name
 from govray.cli.run_records import run_corpora, run_records
 from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
-    from govray.platform.store.tables import ModelVersion
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
 remote = typer.Typer(help="Versions of models: list them, move one to a stage.")
@@ -61,7 +60,6 @@ def register(
 
     Nothing is written unless it verifies.
     """
-
     from govray.governance.formats.document import format_time
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.verifier import verify
@@ -104,7 +102,7 @@ def register(
             notes=notes,
         )
         session.commit()
-    report(_row(row))
+    report({name: getattr(row, name) for name in _TOLD})
     line(f"Registered {name} {number}", style="bold")
     field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
     field("attests", verified.digest)
@@ -224,47 +222,28 @@ def copy(
     """
     from govray.governance.attestation.model_folder import Bundle
     from govray.governance.verify.verifier import verify
-    from govray.storage.staged_folder import staged_folder
 
-    # A dangling link counts as existing.
-    if os.path.lexists(folder):
-        raise UsageError("already exists", where=str(folder), do="Name a new folder.")
     user_files.make_folder(folder.parent)
-    try:
-        with staged_folder(folder) as staged:
-            for each in Bundle(source).names():
-                target = staged / each
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / each, target, follow_symlinks=False)
-            verified = verify(staged, trust_root=anchor, at=at)
-            if verified.digest != digest:
-                raise Refused(
-                    "the folder holds a different attestation from the registered one",
-                    where=str(source),
-                    do="An adapter was removed, or the model was replaced. Register the folder "
-                    "as a new version.",
-                )
-    except OSError as error:
-        raise UsageError(
-            f"cannot be copied: {error.strerror}",
-            where=str(folder),
-            do="Check the space and the permissions there.",
-        ) from None
+    with user_files.new_folder(folder) as staged:
+        for each in Bundle(source).names():
+            target = staged / each
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / each, target, follow_symlinks=False)
+        verified = verify(staged, trust_root=anchor, at=at)
+        if verified.digest != digest:
+            raise Refused(
+                "the folder holds a different attestation from the registered one",
+                where=str(source),
+                do="An adapter was removed, or the model was replaced. Register the folder as a "
+                "new version.",
+            )
     return verified
 
 
-def _row(row: ModelVersion) -> dict[str, Any]:
-    return {
-        "model": row.model,
-        "version": row.version,
-        "stage": row.stage,
-        "attestation": row.attestation,
-        "labels": row.labels,
-        "metrics": row.metrics,
-        "notes": row.notes,
-        "created": row.created,
-        "user": row.user,
-    }
+_TOLD = (
+    *("model", "version", "stage", "attestation", "labels", "metrics", "notes"),
+    *("created", "user"),
+)
 
 
 def _pairs(words: list[str], option: str) -> dict[str, str]:

@@ -41,23 +41,17 @@ def read_observed(path: Path, patterns: list[str]) -> CalibrationRun:
     """Read an attested run, or its model folder."""
     from govray.governance.attestation import model_folder
     from govray.governance.attestation.model_attestation import Attestation
-    from govray.governance.formats.dsse import Envelope
-    from govray.governance.formats.statement import read
     from govray.governance.policy import globs
     from govray.governance.policy.corpus_routes import resolve_all
     from govray.governance.policy.depth_policy import Policy
     from govray.governance.record.incidents import subjects_of
     from govray.governance.record.ledger import Ledger
-    from govray.governance.record.prepare_manifest import read_manifest
+    from govray.governance.record.prepare_manifest import Manifest
 
     folder = path / "model" if (path / "model").is_dir() else path
-
-    def envelope(name: str) -> Envelope:
-        return Envelope.parse(user_files.read(folder / name), where=str(folder / name))
-
-    attestation = read(Attestation, envelope(model_folder.ATTESTATION), where=str(folder)).document
-    policy = read(Policy, envelope(model_folder.POLICY), where=str(folder)).document
-    manifest = read_manifest(envelope(model_folder.MANIFEST), where=str(folder)).document
+    attestation = user_files.document(Attestation, folder / model_folder.ATTESTATION)
+    policy = user_files.document(Policy, folder / model_folder.POLICY)
+    manifest = user_files.document(Manifest, folder / model_folder.MANIFEST)
     data = model_folder.Bundle(folder).read(model_folder.LEDGER, limit=model_folder.MAX_LINES)
     ledger = Ledger.read(attestation.run.id, data)
     classes = {each.corpus: each.credential_class for each in attestation.corpora}

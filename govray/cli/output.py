@@ -10,14 +10,12 @@ terminal would obey is shown instead. Verbs print by the functions here and by n
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -98,6 +96,11 @@ At = Annotated[
         metavar="TIME",
         help="Check as of YYYY-MM-DD, or YYYY-MM-DDTHH:MM:SSZ. Default: now.",
     ),
+]
+
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option("--log-format", help="text, or json: an object a line, on stderr."),
 ]
 
 # Where verbs that sign look for a key if none is given.
@@ -225,11 +228,3 @@ class StageBar:
 
     def update(self, done: int, total: int, text: str = "") -> None:
         self._progress.update(self._task, completed=done, total=total, text=printable(text))
-
-
-def account_name() -> str:
-    """The name of this account; its number where it has none, as in a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # Python 3.13 raises the second
-        return str(os.getuid())

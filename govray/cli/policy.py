@@ -81,15 +81,7 @@ def lint(
             previous=_read(previous) if previous is not None else None,
             groups=_groups(policy, blocks, model) if blocks or model else None,
         )
-    report(
-        {
-            kind: subject,
-            "findings": [
-                {"code": each.code, "subject": each.subject, "message": each.message}
-                for each in findings
-            ],
-        }
-    )
+    report({kind: subject, "findings": [vars(each) for each in findings]})
     if not findings:
         line(f"{subject}: nothing found")
         return
@@ -174,9 +166,9 @@ def explain(
             "quarantinedBy": decision.quarantined_by,
             "adapter": decision.adapter,
             "rank": decision.rank,
-            "groups": _reasons(explanation.groups),
+            "groups": [vars(each) for each in explanation.groups],
             "phases": [
-                {"fromStep": each.from_step, "groups": _reasons(each.groups)}
+                {"fromStep": each.from_step, "groups": [vars(group) for group in each.groups]}
                 for each in explanation.phases
             ],
             "memorization": explanation.memorization,
@@ -351,25 +343,12 @@ def calibrate(
         {
             "k": k,
             "bands": {
-                layer: {
-                    "low": each.band.low,
-                    "high": each.band.high,
-                    "median": each.median,
-                    "mad": each.mad,
-                    "measures": each.measures,
-                    "corpora": each.corpora,
-                }
+                layer: each.band.to_json() | {k: v for k, v in vars(each).items() if k != "band"}
                 for layer, each in found.items()
             },
             "half_width": half_width,
             "curve": [
-                {
-                    "half_width": each.half_width,
-                    "false_flags": each.false_flags,
-                    "clean": each.clean,
-                    "runs": each.runs,
-                    "profiles_until": {name: list(runs) for name, runs in each.until.items()},
-                }
+                {k if k != "until" else "profiles_until": v for k, v in vars(each).items()}
                 for each in points
             ],
             "reads": reads,
@@ -389,37 +368,25 @@ def calibrate(
 
 
 def _read(path: Path) -> Policy:
-    from govray.governance.formats.dsse import Envelope
-    from govray.governance.formats.statement import read
     from govray.governance.policy.depth_policy import Policy
     from govray.governance.policy.policy_yaml import read_policy
 
-    data = user_files.read(path)
     if path.suffix == ".json":
-        return read(Policy, Envelope.parse(data, where=str(path)), where=str(path)).document
-    return read_policy(data, name=str(path))
+        return user_files.document(Policy, path)
+    return read_policy(user_files.read(path), name=str(path))
 
 
 def _root(path: Path) -> TrustRoot | None:
     """The trust root that a file holds, as its source or signed; None if it is another thing."""
     from govray.cli import source_files
-    from govray.governance.formats import canonical_json
-    from govray.governance.formats.dsse import Envelope
-    from govray.governance.formats.statement import read
+    from govray.governance.formats.statement import claimed_type
     from govray.governance.formats.strict_yaml import read_yaml
     from govray.governance.trust.authority import TrustRoot
 
-    data, where = user_files.read(path), str(path)
     if path.suffix == ".json":
-        envelope = Envelope.parse(data, where=where)
-        statement = canonical_json.parse(envelope.payload, where=where)
-        kind = statement.get("predicateType") if isinstance(statement, dict) else None
-        return (
-            read(TrustRoot, envelope, where=where).document
-            if kind == TrustRoot.PREDICATE_TYPE
-            else None
-        )
-    value = read_yaml(data, name=where).value
+        is_root = claimed_type(user_files.envelope(path)) == TrustRoot.PREDICATE_TYPE
+        return user_files.document(TrustRoot, path) if is_root else None
+    value = read_yaml(user_files.read(path), name=str(path)).value
     if not isinstance(value, dict) or "authorities" not in value:
         return None
     document = source_files.read(path).document
@@ -428,13 +395,10 @@ def _root(path: Path) -> TrustRoot | None:
 
 def _class_of(path: Path) -> CredentialClass:
     from govray.cli import source_files
-    from govray.governance.formats.dsse import Envelope
-    from govray.governance.formats.statement import read
     from govray.governance.policy.credential import Credential
 
     if path.suffix == ".json":
-        envelope = Envelope.parse(user_files.read(path), where=str(path))
-        return read(Credential, envelope, where=str(path)).document.credential_class
+        return user_files.document(Credential, path).credential_class
     document = source_files.read(path).document
     if not isinstance(document, Credential):
         raise UsageError("this is not a credential", where=str(path), do="Name a credential.")
@@ -482,20 +446,10 @@ def _groups(policy: Policy, blocks: int | None, model: Path | None) -> tuple[str
     if model is not None:
         from govray.governance.attestation import model_folder
         from govray.governance.attestation.model_attestation import Attestation
-        from govray.governance.formats.dsse import Envelope
-        from govray.governance.formats.statement import read
 
-        path = model / model_folder.ATTESTATION
-        envelope = Envelope.parse(user_files.read(path), where=str(path))
-        return read(Attestation, envelope, where=str(path)).document.base_groups
+        return user_files.document(Attestation, model / model_folder.ATTESTATION).base_groups
     stack = (f"block.{i}" for i in range(blocks or DEFAULT_BLOCKS))
     return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
-
-
-def _reasons(groups: Sequence[GroupReason]) -> list[dict[str, Any]]:
-    return [
-        {"group": each.group, "weight": each.weight, "rules": list(each.rules)} for each in groups
-    ]
 
 
 def _print_reasons(groups: Sequence[GroupReason], rank: int | None) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import separation, user_files
-from govray.cli.output import field, line, note, print_table, report, table
+from govray.cli import process, separation, user_files
+from govray.cli.output import LogFormat, field, line, note, print_table, report, table
 from govray.cli.server_option import service
 from govray.cli.store import opened
 from govray.errors import CouldNotCheck, GovrayError, UsageError
@@ -33,10 +33,6 @@ remote = typer.Typer(help="List what was submitted, look into one, stop it, kill
 
 Tell = Callable[..., None]
 """Says a line, with facts about it by name."""
-
-LogFormat = Annotated[
-    str, typer.Option("--log-format", help="text, or json: an object a line, on stderr.")
-]
 
 LOOK_S = 2.0
 """Between passes. Each asks the cluster for every job that runs."""
@@ -92,7 +88,7 @@ def run(
             engine,
             cluster,
             queue.limits,
-            holder=_own_name(),
+            holder=process.own_name(),
             clock=instant,
             committed=committed_below(storage),
             # Kueue admits a job with one number of pods: an elastic run there gives way whole.
@@ -107,7 +103,7 @@ def run(
         if once:
             _one_pass(reconciler, tell)
             return
-        _until_signal(stop)
+        process.until_signal(stop)
         report({"address": queue.address})
         line(f"govray works off the queue on {queue.address}  (stop: Ctrl-C)")
         _passes(reconciler, stop, tell)
@@ -268,8 +264,6 @@ def _inside(folder: Path, name: str, where: str) -> str:
 
 def _teller(log_format: str) -> Tell:
     """What says what happens: a note for people, or a line of JSON for programs."""
-    if log_format not in ("text", "json"):
-        raise UsageError(f"{log_format[:40]!r} is neither text nor json", where="--log-format")
     if log_format == "text":
         return lambda text, **_facts: note(text)
     import logging
@@ -344,22 +338,6 @@ def _tell(done: QueuePass, before: QueuePass | None, tell: Tell) -> None:
         )
     for job in done.stray:
         tell(f"{job}  nobody follows it: told to stop", wrong=True, job=job)
-
-
-def _until_signal(stop: Event) -> None:
-    import signal
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
-
-
-def _own_name() -> str:
-    """This process, by a name that no other has."""
-    import os
-    import secrets
-    import socket
-
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def tell_entry(row: QueueEntry) -> None:

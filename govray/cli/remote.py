@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import login, model, project, queue, role, runs, token, user_files, webhook
+from govray.cli import (
+    login,
+    model,
+    project,
+    queue,
+    role,
+    runs,
+    token,
+    usage,
+    user_files,
+    webhook,
+)
 from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, StageBar, field, line, note, report
 from govray.cli.server_option import service
@@ -98,6 +109,7 @@ for _name, _family in FAMILIES.items():
 app.add_typer(token.remote, name="token")
 app.command("login")(login.login)
 app.command("logout")(login.logout)
+app.command("usage")(usage.usage)
 
 
 def _submit(verb: str, config: Path, given: SubmitOptions) -> None:

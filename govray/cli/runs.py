@@ -12,16 +12,8 @@ import typer
 
 from govray.cli import trust, user_files
 from govray.cli.option_group import Run, Storage
-from govray.cli.output import (
-    RevocationLists,
-    TrustRoot,
-    account_name,
-    field,
-    line,
-    print_table,
-    report,
-    table,
-)
+from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
+from govray.cli.process import account_name
 from govray.cli.server_option import service
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
@@ -208,7 +200,6 @@ def kill(run: Run) -> None:
 @app.command("hold")
 def hold(run: Run, case: Case) -> None:
     """Keep all that a run has: nothing deletes its checkpoints or its model's adapters."""
-
     from govray.train.checkpoint import holds
     from govray.train.run_folder import clock
 

@@ -15,7 +15,7 @@ import typer
 
 from govray.cli import separation, trust
 from govray.cli.option_group import Given, given_place
-from govray.cli.output import RevocationLists, TrustRoot, line, note, report
+from govray.cli.output import LogFormat, RevocationLists, TrustRoot, line, note, report
 from govray.cli.store import DEFAULT_STORE, Models, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place
@@ -129,9 +129,7 @@ def serve(
             help="The account that runs the queue's jobs: a name, or UID:GID. Default: this one.",
         ),
     ] = None,
-    log_format: Annotated[
-        str, typer.Option("--log-format", help="text, or json: an object a line, on stderr.")
-    ] = "text",
+    log_format: LogFormat = "text",
 ) -> None:
     """Answer over HTTP what was trained on what, until SIGTERM or SIGINT."""
     from contextlib import ExitStack
@@ -150,8 +148,6 @@ def serve(
     from govray.platform.store.tables import Token
     from govray.tune.experiment_cost import experiment_cost
 
-    if log_format not in ("text", "json"):
-        raise UsageError(f"{log_format[:40]!r} is neither text nor json", where="--log-format")
     keep_memory()
     local = is_loopback(host)
     if no_auth and not local:

@@ -6,7 +6,7 @@ the attestation in full and the other documents by digest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,14 +125,8 @@ def _folder(path: Path) -> list[Shown]:
         model_folder.DELEGATIONS,
     ):
         if (path / name).is_file():
-            shown += [_brief(each) for each in _file(path / name)]
+            shown += [replace(each, brief=True) for each in _file(path / name)]
     return shown
-
-
-def _brief(shown: Shown) -> Shown:
-    return Shown(
-        shown.file, shown.payload_type, shown.digest, shown.keyids, shown.statement, brief=True
-    )
 
 
 def _open(data: bytes, where: str) -> Shown:

@@ -12,7 +12,8 @@ import typer
 
 from govray.cli import trust
 from govray.cli.option_group import Given, Storage, given_place
-from govray.cli.output import RevocationLists, TrustRoot, account_name, field, line, note, report
+from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
+from govray.cli.process import account_name
 from govray.cli.run_records import run_corpora, run_records
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place

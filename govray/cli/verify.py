@@ -6,7 +6,7 @@ result. It works on the base install, offline, but needs pyarrow to read a corpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +31,8 @@ from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.storage.place import Place
 
 if TYPE_CHECKING:
-    from govray.governance.trust.trust_state import TrustState
+    from govray.governance.trust.trust_state import TrustState, Verified
+    from govray.governance.verify.verifier import VerifiedModel
 
 
 def verify(
@@ -113,18 +114,22 @@ def verify(
                 where="--delegation",
                 do="Leave the option out.",
             )
-        found, tell, state = _model(
+        from govray.governance.verify.ledger_step import MAX_ROWS
+        from govray.governance.verify.verifier import verify as verify_model
+
+        model = verify_model(
             path,
-            trust_root,
-            revocations or [],
-            replay or [],
-            allow_uncovered or [],
-            moment,
-            also or [],
-            max_rows,
-            records,
-            sample,
+            trust_root=trust.anchor(trust_root, revocations),
+            replay_checks=replay or [],
+            also=also or [],
+            max_rows=MAX_ROWS if max_rows is None else max_rows,
+            allow_uncovered=allow_uncovered or [],
+            at=moment,
+            records=None if records is None else given_records(records),
+            sample=sample,
         )
+        found, tell = _model(path, model)
+        state = model.trust_root
     else:
         if not isinstance(path, Path):
             raise CouldNotCheck(
@@ -132,30 +137,18 @@ def verify(
                 where=str(path),
                 do="Below a URL only model folders are verified. Copy other documents to a disk.",
             )
-        if also or max_rows is not None:
-            raise UsageError(
-                "heads and rows belong to the ledger of a model folder",
-                where="--also" if also else "--max-rows",
-                do="Give a model folder, or leave the option out.",
-            )
-        if records is not None or sample is not None:
-            raise UsageError(
-                "records belong to the manifest of a model folder",
-                where="--sample" if records is None else "--records",
-                do="Give a model folder, or leave the option out.",
-            )
-        if allow_uncovered:
-            raise UsageError(
-                "only a model folder can have files that are not covered",
-                where="--allow-uncovered",
-                do="Give a model folder, or leave the option out.",
-            )
-        if replay:
-            raise UsageError(
-                "a replay statement is about a model folder",
-                where="--replay",
-                do="Give the folder, or leave the option out.",
-            )
+        for option, given, what in (
+            ("--also", also, "heads belong to the ledger of a model folder"),
+            ("--max-rows", max_rows, "rows belong to the ledger of a model folder"),
+            ("--records", records, "records belong to the manifest of a model folder"),
+            ("--sample", sample, "records belong to the manifest of a model folder"),
+            ("--allow-uncovered", allow_uncovered, "only a model folder can have such files"),
+            ("--replay", replay, "a replay statement is about a model folder"),
+        ):
+            if given not in (None, []):
+                raise UsageError(
+                    what, where=option, do="Give a model folder, or leave the option out."
+                )
         state = trust.load(
             trust_root, at=moment, delegations=delegations, checked=path, revocations=revocations
         )
@@ -172,33 +165,9 @@ def verify(
 Told = tuple[dict[str, Any], Callable[[], None]]
 
 
-def _model(
-    path: Place,
-    root: Path | None,
-    revocations: Sequence[Path],
-    replays: Sequence[Path],
-    allowed: Sequence[str],
-    at: datetime,
-    also: Sequence[Path],
-    max_rows: int | None,
-    records: Place | None,
-    sample: float | None,
-) -> tuple[dict[str, Any], Callable[[], None], TrustState]:
+def _model(path: Place, model: VerifiedModel) -> Told:
     from govray.governance.attestation import model_folder
-    from govray.governance.verify.ledger_step import MAX_ROWS
-    from govray.governance.verify.verifier import verify as verify_model
 
-    model = verify_model(
-        path,
-        trust_root=trust.anchor(root, revocations),
-        replay_checks=replays,
-        also=also,
-        max_rows=MAX_ROWS if max_rows is None else max_rows,
-        allow_uncovered=allowed,
-        at=at,
-        records=None if records is None else given_records(records),
-        sample=sample,
-    )
     inside = model_folder.name_inside(path, model.path)
     found = verified_block.to_json(model)
     if inside != ".":
@@ -215,7 +184,7 @@ def _model(
         if inside != ".":
             field("file", f"{inside}: one of the files above")
 
-    return found, tell, model.trust_root
+    return found, tell
 
 
 def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
@@ -243,15 +212,6 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
             where=str(path),
             do="Rename the folder to the corpus's name, by which runs know it.",
         )
-    found = {
-        "verified": True,
-        "kind": "corpus",
-        "name": credential.corpus,
-        "digest": verified.digest,
-        "signer": verified.authority.name,
-        "keyids": sorted(verified.keyids),
-        "document": credential.to_json(),
-    }
 
     def tell() -> None:
         line(f"VERIFIED corpus {credential.corpus}   {credential.records.count:,} records", "bold")
@@ -261,36 +221,37 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
         field("revoked", verified_block.checked_lists(state))
         field("not shown", "that the licence statement is true")
 
-    return found, tell
+    return _to_json("corpus", credential.corpus, verified), tell
 
 
 def _document(path: Path, state: TrustState, at: datetime) -> Told:
-    kind, name, digest, signer, keyids, document = _verified(
-        user_files.read_signed(path), path, state, at
-    )
-    found = {
-        "verified": True,
-        "kind": kind,
-        "name": name,
-        "digest": digest,
-        "signer": signer,
-        "keyids": keyids,
-        "document": document,
-    }
+    kind, name, verified = _verified(user_files.read_signed(path), path, state, at)
 
     def tell() -> None:
         line(f"VERIFIED {kind} {name}", "bold")
-        field("digest", digest)
-        field("signer", signer)
+        field("digest", verified.digest)
+        field("signer", verified.authority.name)
         field("revoked", verified_block.checked_lists(state))
 
-    return found, tell
+    return _to_json(kind, name, verified), tell
+
+
+def _to_json(kind: str, name: str, verified: Verified[Any]) -> dict[str, Any]:
+    return {
+        "verified": True,
+        "kind": kind,
+        "name": name,
+        "digest": verified.digest,
+        "signer": verified.authority.name,
+        "keyids": sorted(verified.keyids),
+        "document": verified.document.to_json(),
+    }
 
 
 def _verified(
     data: bytes, path: Path, state: TrustState, at: datetime
-) -> tuple[str, str, str, str, list[str], dict[str, Any]]:
-    """Kind, name, digest, signer, keyids and content of one signed document, verified.
+) -> tuple[str, str, Verified[Any]]:
+    """One signed document, verified; its kind and its name.
 
     The predicate type is read before anything is verified, without parsing the statement. It only
     chooses which check has to pass.
@@ -313,7 +274,6 @@ def _verified(
         Revocations,
         verify_revocations,
     )
-    from govray.governance.trust.trust_state import Verified
     from govray.platform.store.promotion_gates import PromotionPolicy, verify_promotion_policy
 
     predicate_type = claimed_type(Envelope.parse(data, where=str(path)))
@@ -362,11 +322,4 @@ def _verified(
             do="Give a policy, a credential, a revocation list or a manifest. Give roots and "
             "delegations with --trust-root and --delegation.",
         )
-    return (
-        kind,
-        name,
-        verified.digest,
-        verified.authority.name,
-        sorted(verified.keyids),
-        verified.document.to_json(),
-    )
+    return kind, name, verified

@@ -15,7 +15,7 @@ import pytest
 
 import govray
 from govray import cli
-from govray.cli import output
+from govray.cli import process
 from govray.errors import GovrayError
 from govray.evidence.views.attestation_facts import names_of
 from govray.evidence.views.audience import Audience
@@ -464,4 +464,4 @@ def test_an_account_without_a_name_is_told_by_its_number(monkeypatch: pytest.Mon
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 64_109)
-    assert output.account_name() == "64109"
+    assert process.account_name() == "64109"

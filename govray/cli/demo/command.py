@@ -8,26 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray import __version__
-from govray.cli.output import StageBar, field, line, report
+from govray.cli.output import field, line, report
 from govray.cli.verified_block import print_verdict, to_json
 
 if TYPE_CHECKING:
     from govray.cli.demo.findings import PlantedList, Story, TokenGrid
-
-STAGES = 5
-
-
-class Terminal:
-    """The demo's `Screen`: each stage a line, each long step a bar."""
-
-    def stage(self, number: int, name: str, text: str) -> None:
-        line(f"{number}/{STAGES} {name:<12} {text}")
-
-    def line(self, text: str) -> None:
-        line(f"                 {text}")
-
-    def bar(self, number: int, name: str, total: int) -> StageBar:
-        return StageBar(f"{number}/{STAGES} {name:<12}", total)
 
 
 def demo(
@@ -45,7 +30,7 @@ def demo(
     """
     from importlib.metadata import version
 
-    from govray.cli.demo.run import WORKERS, run_demo
+    from govray.cli.demo.run import WORKERS, Terminal, run_demo
 
     line(
         f"govray {__version__} · Ray {version('ray')} · {WORKERS} CPU workers · "

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import Any, Protocol
+from typing import Any
 
 import safetensors.torch
 from torch import nn
@@ -28,6 +28,7 @@ import govray
 from govray.cli.demo import supplier
 from govray.cli.demo.deployment import PARTS_LIST, Deployment, deploy
 from govray.cli.demo.findings import Refusal, Story, planted_list, tabulate
+from govray.cli.output import StageBar, line
 from govray.data.installed_python import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
 from govray.engine.memorization.exposure import measure
@@ -52,28 +53,21 @@ from govray.train.replay.replay_outcome import evidence
 from govray.train.replay.replayed_run import replay
 
 WORKERS = 2
+STAGES = 5
 CANDIDATES = 10 ** len(supplier.PLANTED)
 
 
-class Screen(Protocol):
-    """Where the demo shows what it does."""
+class Terminal:
+    """Where the demo shows what it does: each stage a line, each long step a bar."""
 
     def stage(self, number: int, name: str, text: str) -> None:
-        """One of the five stages is done."""
+        line(f"{number}/{STAGES} {name:<12} {text}")
 
     def line(self, text: str) -> None:
-        """A line under the last stage."""
+        line(f"                 {text}")
 
-    def bar(self, number: int, name: str, total: int) -> Bar:
-        """A progress bar for a long stage."""
-
-
-class Bar(Protocol):
-    """A progress bar; a context manager."""
-
-    def __enter__(self) -> Bar: ...
-    def __exit__(self, *error: object) -> None: ...
-    def update(self, done: int, total: int, text: str = "") -> None: ...
+    def bar(self, number: int, name: str, total: int) -> StageBar:
+        return StageBar(f"{number}/{STAGES} {name:<12}", total)
 
 
 @dataclass
@@ -81,7 +75,7 @@ class _Timed:
     seconds: float = 0.0
 
 
-def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
+def run_demo(output: Path, screen: Terminal, *, steps: int) -> Story:
     """Run all five stages under ``output`` and write ``report.html`` there. ``output``: new or
     empty folder."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):

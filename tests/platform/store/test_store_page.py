@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import threading
@@ -13,6 +12,9 @@ import pytest
 from govray.cli import main
 from govray.cli.store import opened_session
 from govray.platform.store import registry
+from govray.platform.store.usage import usage
+from tests.support.listening import listening
+from tests.support.people import serve
 from tests.support.runs_on_storage import at, begin_run, finished_run
 from tests.support.tree import ROOT
 from tests.support.world import World
@@ -32,12 +34,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def test_the_commands_of_the_page(here: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_page(
+    here: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(COMMANDS) == 5
-    said = []
-    for command in COMMANDS:
+
+    def said_by(command: str) -> str:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr()
-        said.append(capsys.readouterr().out)
+        return capsys.readouterr().out
+
+    said = [said_by(command) for command in COMMANDS[:3]]
+    with serve("sqlite:///govray.db") as running, listening(running.app) as address:
+        monkeypatch.setenv("GOVRAY_SERVER", address)
+        monkeypatch.setenv("GOVRAY_TOKEN", running.tokens["admin"])
+        said += [said_by(command) for command in COMMANDS[3:]]
     assert "revision" in said[0]
     assert "1 runs, 1 models new" in said[1]
     assert "1 runs, 1 models new" in said[2]
@@ -83,6 +93,6 @@ def test_following_sees_what_comes(
     monkeypatch.setattr("threading.Event", Pause)
     assert main(["store", "index", "runs", "--trust-root", "root.json", "--follow"]) == 130
     capsys.readouterr()
-    assert main(["usage", "--json"]) == 0
-    [used] = json.loads(capsys.readouterr().out)
-    assert used["trials"] == 2
+    with opened_session("sqlite:///govray.db") as session:
+        [used] = usage(session)
+    assert used.trials == 2
