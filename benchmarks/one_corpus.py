@@ -15,11 +15,9 @@ from pathlib import Path
 from govray.data.corpus import Built, build, unsigned_credential
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.policy.credential import Period, seal_credential
-from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, Scope, TrustRoot
-from govray.governance.trust.trust_state import sign_root
 
 CORPUS = "random-text"
 _AUTHORITY = "benchmark"
@@ -72,8 +70,8 @@ class OneCorpus:
         signer = LocalSigner.generate()
         folder.mkdir(parents=True, exist_ok=True)
         root, policy, key = (folder / name for name in ("root.json", "policy.json", "key.pem"))
-        root.write_bytes(sign_root(_trust_root(signer, at), [signer]))
-        policy.write_bytes(seal_policy(read_policy(_POLICY), [signer]))
+        root.write_bytes(_trust_root(signer, at).seal([signer]))
+        policy.write_bytes(read_policy(_POLICY).seal([signer]))
         key.touch(mode=0o600)
         key.write_bytes(signer.to_pem())
         built = build(folder / "corpora", CORPUS, records(size))
@@ -81,7 +79,7 @@ class OneCorpus:
         credential = unsigned_credential(
             built, license="MIT", issuer=_AUTHORITY, sensitivity="public", valid=valid
         )
-        (built.folder / "credential.dsse.json").write_bytes(seal_credential(credential, [signer]))
+        (built.folder / "credential.dsse.json").write_bytes(credential.seal([signer]))
         return cls(folder / "corpora", built, policy, root, key, signer, at)
 
 

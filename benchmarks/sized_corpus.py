@@ -22,7 +22,7 @@ from govray.data.corpus import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.trust.trust_state import TrustState
 from govray.train.driver.ray_cluster import ray_running
@@ -52,7 +52,7 @@ def build_corpus(folder: Path) -> int:
     unsigned = corpus.unsigned_credential(
         built, license="MIT", issuer="benchmark", sensitivity="public", valid=valid
     )
-    (built.folder / corpus.CREDENTIAL_FILE).write_bytes(seal_credential(unsigned, [signer]))
+    (built.folder / corpus.CREDENTIAL_FILE).write_bytes(unsigned.seal([signer]))
     return count
 
 

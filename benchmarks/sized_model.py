@@ -44,7 +44,6 @@ from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import (
     Credential,
     Period,
-    seal_credential,
     verify_credential,
 )
 from govray.governance.policy.depth_policy import verify_policy
@@ -108,7 +107,7 @@ def prepare(folder: Path, rows: int) -> None:
     unsigned = unsigned_credential(
         built, license="MIT", issuer="benchmark", sensitivity="public", valid=valid
     )
-    sealed = seal_credential(unsigned, [made.signer])
+    sealed = unsigned.seal([made.signer])
     credential = verify_credential(trust, sealed, at=made.at)
     manifest = _manifest(columns, reserve, credential)
     for part, each in zip(manifest.corpora[0].parts, columns, strict=True):
