@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity import browser_sessions, tokens
 from govray.platform.service.identity.session_cookie import COOKIE
 from govray.platform.service.visible.near_records import NearSearch
+from govray.platform.store.database import open_store
+from govray.platform.store.model_index import index_model
+from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.store.tables import User
 from govray.tune.experiment_cost import experiment_cost
 
+KEY = b"k" * 32
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 KINDS = (
@@ -81,6 +89,26 @@ def serve(
         yield Service(app, make_tokens(app.state.engine, supplier, other), clock)
     finally:
         app.state.engine.dispose()
+
+
+@contextmanager
+def serve_models(
+    folder: Path, root: bytes, models: Iterable[VerifiedModel], *, public: bool = False, **more: Any
+) -> Iterator[Service]:
+    """A service over a new store with these models, which were verified against ``root``."""
+    (secret := folder / "store.key").touch(0o600)
+    secret.write_bytes(KEY)
+    url = f"sqlite:///{folder / 'store.db'}"
+    engine = open_store(url, create=True)
+    with Session(engine) as session:
+        for each in models:
+            path = str(each.path)
+            index_model(session, each, trust_root=root, key=KEY, public=public, folder=path)
+        session.commit()
+    engine.dispose()
+    with pytest.MonkeyPatch.context() as patch, serve(url, **more) as served:
+        patch.setenv(KEY_ENV, str(secret))
+        yield served
 
 
 def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:

@@ -246,23 +246,13 @@ def answer(
     try:
         found = generate(
             served,
-            asked.prompt,
-            adapter=asked.adapter,
-            max_tokens=asked.max_tokens,
-            temperature=asked.temperature,
-            seed=asked.seed,
+            **asked.model_dump(),
             seconds=until - time.monotonic(),
         )
     finally:
         lock.release()
     response.headers[HEADER] = served.attestation
-    return GeneratedText(
-        text=found.text,
-        tokens=found.tokens,
-        finish=found.finish,
-        adapter=asked.adapter,
-        attestation=served.attestation,
-    )
+    return GeneratedText(**vars(found), adapter=asked.adapter, attestation=served.attestation)
 
 
 def _allowed(request: Request, caller: Caller, served: ServedModel) -> frozenset[str]:

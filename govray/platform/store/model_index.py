@@ -162,7 +162,9 @@ def _write(
             row.trust_root = model.trust_root.digest
     session.flush()
     if not known:
-        _insert(session, tables.Subject, _subjects(model))
+        for each in model.subjects:
+            named = {"name": each.name, "sha256": each.sha256}
+            session.add(tables.Subject(attestation=model.digest, **named))
         _insert(session, tables.Coverage, _coverage(document))
         _insert(session, tables.CorpusUse, _uses(model))
     if not known or _lacks_records(session, model):
@@ -358,11 +360,6 @@ def _insert(session: Session, table: type[Any], rows: Iterator[dict[str, Any]]) 
     connection = session.connection()
     while batch := list(islice(rows, _BATCH)):
         connection.execute(insert(table), batch)
-
-
-def _subjects(model: VerifiedModel) -> Iterator[dict[str, Any]]:
-    for subject in model.subjects:
-        yield {"attestation": model.digest, "name": subject.name, "sha256": subject.sha256}
 
 
 def _coverage(document: lineage.Lineage) -> Iterator[dict[str, Any]]:

@@ -68,7 +68,9 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
     Raises:
         Refused: A version in the registry has an attestation that the new index lacks.
     """
-    with _beside(engine) as (new, schema, file):
+    old = sqlite_file(engine.url)
+    # What a rebuild that was killed left is cleared away first; two at once are refused.
+    with _file_beside(engine, old) if old else _schema_beside(engine) as (new, schema, file):
         _take_heads(engine, new)
         fill(new)
         # The registry may lack what storage has, but not the other way round.
@@ -109,16 +111,8 @@ def _rows(connection: Connection, of: Any) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _beside(engine: Engine) -> Iterator[tuple[Engine, str, Path | None]]:
-    """An empty index, the name of its schema as the store sees it, and its file if it has one. What
-    a rebuild that was killed left is cleared away first; two at once are refused."""
-    file = sqlite_file(engine.url)
-    with _file_beside(engine, file) if file else _schema_beside(engine) as beside:
-        yield beside
-
-
-@contextmanager
-def _file_beside(engine: Engine, old: Path) -> Iterator[tuple[Engine, str, Path]]:
+def _file_beside(engine: Engine, old: Path) -> Iterator[tuple[Engine, str, Path | None]]:
+    """An empty index, the name of its schema as the store sees it, and its file if it has one."""
     file = old.with_name(f"{old.name}.rebuild")
     with open(f"{file}.lock", "ab") as lock:
         try:
@@ -136,7 +130,7 @@ def _file_beside(engine: Engine, old: Path) -> Iterator[tuple[Engine, str, Path]
 
 
 @contextmanager
-def _schema_beside(engine: Engine) -> Iterator[tuple[Engine, str, None]]:
+def _schema_beside(engine: Engine) -> Iterator[tuple[Engine, str, Path | None]]:
     new = connect(engine.url).execution_options(schema_translate_map={None: _NEW})
     with engine.connect() as holding:
         # Held by this connection, so it ends with the process, whatever becomes of that.

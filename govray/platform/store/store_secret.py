@@ -42,7 +42,12 @@ def mask_secret(secret: bytes, commitment: str, key: bytes) -> bytes:
     Args:
         secret: 32 bytes, in either form.
     """
-    pad = hmac.digest(key, b"corpus secret" + commitment.encode(), "sha256")
+    return masked(secret, b"corpus secret" + commitment.encode(), key)
+
+
+def masked(secret: bytes, label: bytes, key: bytes) -> bytes:
+    """A secret of 32 bytes XOR HMAC-SHA256(key, label), and back."""
+    pad = hmac.digest(key, label, "sha256")
     return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
 
 

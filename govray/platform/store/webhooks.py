@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import secrets
 from collections.abc import Collection
 from typing import Literal, get_args
@@ -26,6 +25,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.submission.http_exchange import is_loopback
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.states import DeliveryState
+from govray.platform.store.store_secret import masked
 from govray.platform.store.tables import Alert, Delivery, Webhook
 
 Kind = Literal[
@@ -141,8 +141,7 @@ def resend(session: Session, row: Webhook, alert: str, *, by: ChangedBy) -> Deli
 def mask(secret: bytes, webhook: str, key: bytes) -> bytes:
     """A webhook's secret as the store keeps it, and back: XOR with a pad that only the key gives.
     The pad is HMAC-SHA256(key, "webhook secret" || id). An id is never used for two secrets."""
-    pad = hmac.digest(key, b"webhook secret" + webhook.encode(), "sha256")
-    return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
+    return masked(secret, b"webhook secret" + webhook.encode(), key)
 
 
 def check_url(url: str) -> SplitResult:

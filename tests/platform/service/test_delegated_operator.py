@@ -1,22 +1,22 @@
-"""An operator by delegation is known over HTTP, from what models here came with."""
+"""Whose signature an upload may bear: of an operator by delegation, known from what models came
+with, and of the newest version of a trust root alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlmodel import Session, select
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.trust_state import TrustState
 from govray.platform.store import tables
-from govray.platform.store.database import open_store
-from govray.platform.store.model_index import index_model
-from tests.support.delegating import DSSE, Delegating
+from tests.support.delegating import Delegating, uploaded
 from tests.support.library import SUPPLIERS
-from tests.support.people import Service, serve
+from tests.support.people import Service, serve_models
+from tests.support.world import AT
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +33,12 @@ def folder(world: Delegating, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(
     world: Delegating, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'store.db'}"
-    engine = open_store(url, create=True)
     model = world.verify(folder)
     assert model.signer == "night-shift"
-    with Session(engine) as session:
-        for _ in range(2):  # again changes nothing
-            index_model(session, model, trust_root=world.root, key=b"k" * 32, public=True)
-        session.commit()
-    engine.dispose()
-    with serve(url, **SUPPLIERS) as running:
+    twice = [model, model]  # again changes nothing
+    place = tmp_path_factory.mktemp("store")
+    with serve_models(place, world.root, twice, public=True, **SUPPLIERS) as running:
         yield running
-
-
-def uploaded(service: Service, kind: str, data: bytes) -> dict[str, Any]:
-    answer = service.client(kind, **DSSE).post("/v1/attestations:verify", content=data)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 @pytest.mark.parametrize("kind", ["admin", "supplier", "public"])
@@ -92,3 +80,27 @@ def test_a_delegation_of_a_stranger_helps_nobody(
     path = world.deploy(tmp_path / "model", operator=stranger)
     told = uploaded(service, "admin", (path / model_folder.ATTESTATION).read_bytes())
     assert told["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("delegated", [False, True])
+def test_a_key_that_a_newer_version_withdraws_does_not_pass_under_the_older(
+    tmp_path: Path, delegated: bool
+) -> None:
+    world = Delegating()
+    signer = world.night if delegated else world.keys.operator
+    folder = world.deploy(tmp_path / "model", operator=signer)
+    envelope = (folder / model_folder.ATTESTATION).read_bytes()
+    models = [world.verify(folder)]
+    with serve_models(tmp_path, world.root, models, public=True, **SUPPLIERS) as service:
+        # The control: under the only version it passes, for everyone.
+        for kind in ("admin", "supplier", "public"):
+            assert uploaded(service, kind, envelope)["outcome"] == "partlyChecked"
+        world.keys.operator = LocalSigner.generate()
+        newer = TrustState.load(root := world.sign_root(version=2), at=AT)
+        named = {"name": newer.root.name, "version": newer.root.version}
+        with Session(service.engine) as session:  # as the indexing of a model under it does
+            session.add(tables.TrustRoot(digest=newer.digest, envelope=root, **named))
+            session.commit()
+        for kind in ("admin", "supplier", "public"):
+            told = uploaded(service, kind, envelope)
+            assert (told["outcome"], told["steps"][1]["status"]) == ("failed", "failed")

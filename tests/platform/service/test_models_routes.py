@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import true
 from sqlmodel import Session
 
 from govray.governance.formats import canonical_json
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
-from govray.platform.service.visible import visible_models
 from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
@@ -95,15 +93,6 @@ def test_who_sees_which_version(running: Service) -> None:
             status = running.client(kind).get(f"{path}/{version}").status_code
             expected = 200 if version in visible else 422 if len(version) > 9 else 404
             assert status == expected, (kind, version)
-
-
-def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
-    running: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visible_models, "versions", lambda caller: true())
-    assert names(running, "other supplier") == ["first", "mixed", "narrow"]
-    path = "/v1/models/first/versions/1.0.0"
-    assert running.client("other supplier").get(path).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["supplier", "public"])

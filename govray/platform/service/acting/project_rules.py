@@ -18,7 +18,7 @@ from govray.governance.formats.document import format_time
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.caller import Caller, Reach
 from govray.platform.service.identity.roles import NEEDS, Action, may, places
-from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import everywhere, in_projects, is_staff
 from govray.platform.store import pools
 from govray.platform.store.audit_log import ChangedBy
@@ -57,16 +57,8 @@ def workspaces(caller: Caller) -> ColumnElement[bool]:
     return or_(own, col(w.name).in_(inside))
 
 
-def find_project(session: Session, caller: Caller, name: str) -> Project:
-    """The project. Raises 404."""
-    named, own = ("project", name, "See the list of projects"), projects(caller)
-    return find_one(session, caller, Project, named, col(Project.name) == name, own)
-
-
-def find_workspace(session: Session, caller: Caller, name: str) -> Workspace:
-    """The workspace. Raises 404."""
-    named, own = ("workspace", name, "See the list of workspaces"), workspaces(caller)
-    return find_one(session, caller, Workspace, named, col(Workspace.name) == name, own)
+find_project = Finder("project", Project, "name", projects, "See the list of projects")
+find_workspace = Finder("workspace", Workspace, "name", workspaces, "See the list of workspaces")
 
 
 def demand(session: Session, caller: Caller, action: Action, project: str, *, at: str) -> Project:

@@ -107,6 +107,21 @@ def not_found(what: str, name: str, do: str | None = None, *, hidden: bool = Fal
     return Problem(404, "Not found", detail, do, refused=hidden)
 
 
+def not_allowed(detail: str, do: str | None = None) -> Problem:
+    """403: the caller is known, and may not."""
+    return Problem(403, "Not allowed", detail, do)
+
+
+def refused(detail: str, do: str | None = None) -> Problem:
+    """409: what is asked contradicts what is recorded, or how the service runs."""
+    return Problem(409, "Refused", detail, do)
+
+
+def unprocessable(detail: str, do: str | None = None) -> Problem:
+    """422 for a whole request, or for what the detail names."""
+    return Problem(422, "Not valid", detail, do)
+
+
 def not_valid(field: str, what: str, do: str | None = None) -> Problem:
     """422 for one field of a request, such as ``body.file``."""
     errors = [{"field": field, "message": what}]

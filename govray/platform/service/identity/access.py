@@ -36,7 +36,7 @@ from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.limits import Buckets, address_key
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import Problem, not_allowed
 from govray.platform.service.identity import browser_sessions, session_cookie, sign_in_attempts
 from govray.platform.service.identity.audit_log import entry
 from govray.platform.service.identity.bound_roles import with_roles
@@ -136,22 +136,21 @@ class AccessGate:
         """
         if not self._auth:
             _own_site(request)
-            return LOCAL
         try:
-            sent = _sent(request)
-            return (await self._accepted(sent, request)).caller if sent else PUBLIC
+            return await self._who(request)
         except NotAccepted as error:
             raise _unauthorized(str(error)) from None
 
-    async def again(self, request: Request) -> Caller | None:
-        """Who sent ``request``, of an answer that goes on; None if what it carries has ended."""
+    async def _who(self, request: Request) -> Caller:
         if not self._auth:
             return LOCAL
+        sent = _sent(request)
+        return (await self._accepted(sent, request)).caller if sent else PUBLIC
+
+    async def again(self, request: Request) -> Caller | None:
+        """Who sent ``request``, of an answer that goes on; None if what it carries has ended."""
         try:
-            sent = _sent(request)
-            if sent is None:
-                return PUBLIC
-            return (await self._accepted(sent, request)).caller
+            return await self._who(request)
         except NotAccepted:
             return None
 
@@ -207,16 +206,8 @@ class AccessGate:
         """Whether the caller may send as much as one with a token. Asked during a body that exceeds
         the limit for callers without one.
         """
-        if not self._auth:
-            return True
-        try:
-            sent = _sent(request)
-            if sent is None:
-                return False
-            await self._accepted(sent, request)
-        except NotAccepted:
-            return False
-        return True
+        caller = await self.again(request)
+        return caller is not None and not caller.public
 
     async def _accepted(self, sent: Sent, request: Request) -> Accepted:
         """Whom ``sent`` stands for. If ``request`` was counted as a guess, it was none: they pay.
@@ -361,12 +352,10 @@ def require(
         if caller.public:
             raise _unauthorized("This needs a token")
         if not caller.roles.isdisjoint(roles) or bound(caller):
-            raise Problem(
-                403,
-                "Not allowed",
+            raise not_allowed(
                 f"The token has not the scope {scope}",
                 "Make a token with that scope",
             )
-        raise Problem(403, "Not allowed", f"This is for {' and '.join(roles)}, not {caller.role}")
+        raise not_allowed(f"This is for {' and '.join(roles)}, not {caller.role}")
 
     return check

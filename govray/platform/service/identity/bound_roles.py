@@ -35,14 +35,8 @@ def with_roles(session: Session, accepted: Accepted, *, at: datetime) -> Accepte
 def bound(caller: Caller, rows: Any) -> Caller:
     """``caller`` with the roles of ``rows``, which are `RoleBinding`."""
     found = [_bound(row) for row in rows if row.role != "supplier"]
-    role = next(
-        (
-            each
-            for each in ROLES
-            if each == caller.role or (each in _RAISING and _in_organisation(rows, each))
-        ),
-        caller.role,
-    )
+    everywhere = {row.role for row in rows if row.scope == "organisation"} & set(_RAISING)
+    role = next((each for each in ROLES if each in {caller.role, *everywhere}), caller.role)
     if role != caller.role and caller.role in STAFF:
         own: Any = caller.role  # `BoundRole` has those of the staff
         found.append(PlaceRole(role=own, reach="organisation"))
@@ -63,7 +57,3 @@ def bound(caller: Caller, rows: Any) -> Caller:
 def _bound(row: RoleBinding) -> PlaceRole:
     fields: Any = {"role": row.role, "reach": row.scope}
     return PlaceRole(**fields, place=row.place, until=row.until)
-
-
-def _in_organisation(rows: Any, role: str) -> bool:
-    return any(row.role == role and row.scope == "organisation" for row in rows)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import Integer, tuple_
+from sqlalchemy import Float, Integer, tuple_
 from sqlmodel import Session, SQLModel, col
 
 from govray.errors import Malformed
@@ -82,9 +82,9 @@ class Page:
 
         Args:
             columns: Of the statement, which has them by their names. They must tell any two rows
-                apart, and an index should have them. Each is of whole numbers, or of texts.
+                apart, and an index should have them. Each is of numbers or of texts.
         """
-        position = self.after([int if isinstance(c.type, Integer) else str for c in columns])
+        position = self._reached(columns)
         key = tuple_(*columns)
         if position is not None:
             statement = statement.where(key < position if descending else key > position)
@@ -95,7 +95,19 @@ class Page:
         if len(found) <= self.limit:
             return found, None
         kept = found[: self.limit]
-        return kept, self.cursor([getattr(kept[-1], column.key) for column in columns])
+        last = [getattr(kept[-1], column.key) for column in columns]
+        # As text: canonical JSON does not tell 2.0 from 2.
+        return kept, self.cursor([repr(each) if type(each) is float else each for each in last])
+
+    def _reached(self, columns: Sequence[Any]) -> tuple[Any, ...] | None:
+        given = self.after([int if isinstance(c.type, Integer) else str for c in columns])
+        try:
+            return given and tuple(
+                float(each) if isinstance(c.type, Float) else each
+                for c, each in zip(columns, given, strict=True)
+            )
+        except ValueError:
+            raise foreign() from None
 
     def listing(
         self,

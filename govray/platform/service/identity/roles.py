@@ -20,9 +20,10 @@ A supplier is one in the whole organisation, as `govray.platform.service.identit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from govray.platform.service.identity.caller import STAFF, Caller, PlaceRole, Reach, Scope
+from govray.platform.store.tables import Project
 
 Action = Literal[
     "view",
@@ -57,24 +58,18 @@ ACTIONS = {action: frozenset(roles.split()) for action, (_, roles) in _TABLE.ite
 """Action → the roles that may do it in a place where they are bound."""
 
 
-class Placed(Protocol):
-    """A project: its name, and the workspace that it is in."""
-
-    name: str
-    workspace: str
-
-
-def role_in(caller: Caller, project: Placed | None, *, at: str) -> frozenset[str]:
+def role_in(caller: Caller, project: Project | None, *, at: str) -> frozenset[str]:
     """The roles that ``caller`` has in ``project`` at ``at``; None: a project that nobody made.
     Roles of the organisation count everywhere, those of ``Caller.role`` too."""
     roles: set[str] = {each for each in STAFF if each == caller.role}
     for each in caller.bound:
-        if not _ended(each, at) and _reaches(each, project):
+        goes_on = each.until is None or each.until > at
+        if goes_on and _reaches(each, project):
             roles.add(each.role)
     return frozenset(roles)
 
 
-def may(caller: Caller, action: Action, project: Placed | None, *, at: str) -> bool:
+def may(caller: Caller, action: Action, project: Project | None, *, at: str) -> bool:
     """Whether ``caller`` may do ``action`` in ``project``, with the token that it came with."""
     return caller.has(NEEDS[action]) and bool(ACTIONS[action] & role_in(caller, project, at=at))
 
@@ -97,11 +92,7 @@ def submits(caller: Caller) -> bool:
     return any(places(caller, "submit").values())
 
 
-def _ended(each: PlaceRole, at: str) -> bool:
-    return each.until is not None and each.until <= at
-
-
-def _reaches(each: PlaceRole, project: Placed | None) -> bool:
+def _reaches(each: PlaceRole, project: Project | None) -> bool:
     match each.reach:
         case "organisation":
             return True

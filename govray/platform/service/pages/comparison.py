@@ -20,7 +20,7 @@ from govray.governance.attestation.environment import flat
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.policy.depth_policy import Policy
-from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.problems import Problem, not_found, unprocessable
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
@@ -29,7 +29,6 @@ from govray.platform.service.pages.charts.curves import (
     ViewDep,
     line_of_each,
     names_of,
-    summary,
 )
 from govray.platform.service.pages.rendering import digest, render
 from govray.platform.service.pages.shared_queries import signed_policy, version_href
@@ -37,10 +36,10 @@ from govray.platform.service.routes.policies import ChangeAnswer, difference, st
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_models import (
-    find_attestation,
     find_lineage,
     find_policy,
     find_version,
+    find_whole_attestation,
 )
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.tables import Attestation, Experiment, Trial
@@ -66,21 +65,10 @@ class PolicyDifference:
     why_not: str | None = None
 
 
-@dataclass(frozen=True)
-class ComparedPolicies:
-    """The policies of the sides, in their order, and how they differ from the first. ``left_out``
-    counts policies that were not compared."""
-
-    names: tuple[str, ...]
-    differences: tuple[PolicyDifference, ...]
-    left_out: int
-
-
-def policy_differences(
-    visit: Visit, sides: Sequence[tuple[str, Lineage | None]]
-) -> ComparedPolicies:
-    """Compare the policies of some runs, as far as the caller may read them. ``sides``: the digest
-    of each run's policy, empty if unknown, and its lineage if it has one."""
+def policy_differences(visit: Visit, sides: Sequence[tuple[str, Lineage | None]]) -> dict[str, Any]:
+    """The policies of some runs, as far as the caller may read them: the name of each, how they
+    differ from the first, and how many were not compared. ``sides``: the digest of each run's
+    policy, empty if unknown, and its lineage if it has one."""
     lineages = {digest: lineage for digest, lineage in reversed(sides) if digest}
     first, *others = list(dict.fromkeys(digest for digest, _ in sides if digest)) or [""]
     documents = {digest: readable_policy(visit, digest) for digest in lineages}
@@ -88,11 +76,9 @@ def policy_differences(
         _difference(first, documents.get(first), other, documents[other], lineages[other])
         for other in others[:MOST_COMPARED]
     ]
-    return ComparedPolicies(
-        tuple(str(documents.get(digest) or digest or "not known") for digest, _ in sides),
-        tuple(compared),
-        max(len(others) - MOST_COMPARED, 0),
-    )
+    names = [str(documents.get(digest) or digest or "not known") for digest, _ in sides]
+    left_out = max(len(others) - MOST_COMPARED, 0)
+    return {"names": names, "differences": compared, "left_out": left_out}
 
 
 def readable_policy(visit: Visit, digest: str) -> Policy | None:
@@ -287,9 +273,7 @@ def compare(
             "Go back and tick fewer",
         )
     if any(len(name) > LONGEST_NAME for _, name in named):
-        raise Problem(
-            422,
-            "Not valid",
+        raise unprocessable(
             f"query: a name has at most {LONGEST_NAME} characters",
             "Choose runs in the list of runs",
         )
@@ -304,7 +288,10 @@ def compare(
         visit,
         "compare.html",
         sides=sides,
-        left_out=[_without(named, (each.field, each.name)) for each in sides],
+        left_out=[
+            f"/compare?{urlencode([side for side in named if side != (each.field, each.name)])}"
+            for each in sides
+        ],
         most=MOST_SIDES,
         view=view,
         **_curves(visit.session, sides, view, metric, group),
@@ -323,18 +310,10 @@ def compare(
     )
 
 
-def _without(named: Sequence[tuple[str, str]], one: tuple[str, str]) -> str:
-    return f"/compare?{urlencode([each for each in named if each != one])}"
-
-
 def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
+    visitor = visit.session, visit.caller
     by_version = {
-        name: find_attestation(
-            visit.session,
-            visit.caller,
-            find_version(visit.session, visit.caller, *_split(name)).attestation,
-            whole=True,
-        )
+        name: find_whole_attestation(*visitor, find_version(*visitor, *_split(name)).attestation)
         for field, name in named
         if field == "version"
     }
@@ -415,7 +394,7 @@ def _curves(
         "metrics": sorted({name for _, name in names} | ({metric} if metric else set())),
         "groups": sorted({each for each, _ in names} | ({group} if group else set())),
         "chart": Curve(metric, f"{metric}, {group}", series) if series else None,
-        "numbers": [(each, summary(group, metric, line)) for each, line in drawn],
+        "numbers": drawn,
         "undrawn": [each for each in sides if each.trial is None or each.trial.id not in lines],
         "thinned": any(line.thinned for _, line in drawn),
         "most_points": MOST_POINTS,

@@ -1,4 +1,8 @@
-"""Pages of experiments and trials: states, curves, decisions, checkpoints. For their readers."""
+"""Pages of experiments and trials: states, curves, decisions, checkpoints, logs. For their readers.
+
+The page of logs reads without a script; the script adds lines as they come. A line's colour is by
+its words, which say the same to whoever sees none.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ from govray.platform.service.pages.charts.curves import (
     ViewDep,
     curves,
     lines_of,
-    summaries,
 )
 from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.form_fields import form_of, then
@@ -36,12 +39,14 @@ from govray.platform.service.routes.experiments import (
     may_tag,
     tag,
 )
-from govray.platform.service.routes.logs import folder_of
+from govray.platform.service.routes.live_metrics import GOING
+from govray.platform.service.routes.logs import LARGEST, LONGEST_SEARCH, folder_of, part_of
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_models import whole_attestations
+from govray.platform.store import run_logs
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, tags_of
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
 from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, newest, one
 
@@ -78,7 +83,6 @@ LATEST = 6
 MOST_COLUMNS = 8
 """Hyperparameters in the table of trials."""
 
-_LIVE = {TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED}
 _KINDS: dict[str, Any] = {
     "bad_kinds": {"refused", "refusal", "error", "failed", "rollback"},
     "warn_kinds": {"stop", "stopped", "gate", "gated", "flag", "flagged", "restart", "interrupted"},
@@ -192,7 +196,7 @@ def varied(trials: Sequence[Trial]) -> list[str]:
 def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
     trial = known.id
     lines = lines_of(visit.session, trial, first=view.first, last=view.last)
-    live = known.state in _LIVE
+    live = known.state in GOING
     decisions = visit.session.scalars(
         select(Decision)
         .where(col(Decision.trial) == trial)
@@ -202,6 +206,8 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
     checkpoints = visit.session.scalars(
         select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
     )
+    own, readable = col(Trial.id) == known.replay_of, visible_runs.trials(visit.caller)
+    replayed = select(col(Trial.id)).where(own, readable)
     attested = visit.session.scalars(
         select(Attestation).where(col(Attestation.run) == trial, whole_attestations(visit.caller))
     )
@@ -214,12 +220,12 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
         charts=curves(lines),
         thinned=any(line.thinned for line in lines.values()),
         most=MOST_POINTS,
-        numbers=summaries(lines),
+        lines=sorted(lines.items(), key=lambda item: item[0][::-1]),
         live=live,
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
         decisions=decisions,
         linked=_linked(visit, decisions),
-        replayed=known.replay_of is not None and _is_there(visit, known.replay_of),
+        replayed=visit.session.execute(replayed).first() is not None,
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
@@ -228,11 +234,6 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
         shades=shades,
         **_KINDS,
     )
-
-
-def _is_there(visit: Visit, trial: str) -> bool:
-    found = select(col(Trial.id)).where(col(Trial.id) == trial, visible_runs.trials(visit.caller))
-    return visit.session.execute(found).first() is not None
 
 
 @router.get("/trials/{trial}/figures/{file}")
@@ -273,3 +274,53 @@ def save(
         return experiment_page(visit, known, tags_given=given, tags_wrong=why)
     tag(visit.session, visit.audit, known.id, tags)
     return then(f"/experiments/{quote(known.id, safe='')}")
+
+
+LINES = 500
+
+# As `level` in static/logs.js.
+_BAD = re.compile(r"\b(error|exception|traceback|fatal|critical|failed|killed)\b", re.I)
+_BAD_NAME = re.compile(r"[a-z]Error\b")
+_WARN = re.compile(r"\bwarn(ing)?\b", re.I)
+_WARN_NAME = re.compile(r"[a-z]Warning\b")
+
+
+def level(text: str) -> str:
+    """The class of a line by its words; empty for most."""
+    if _BAD.search(text) or _BAD_NAME.search(text):
+        return "bad"
+    return "warn" if _WARN.search(text) or _WARN_NAME.search(text) else ""
+
+
+@router.get("/trials/{trial}/logs")
+def logs_of_trial(
+    visit: VisitDep,
+    known: KnownTrial,
+    name: Annotated[str, Query(max_length=64)] = "",
+    search: Annotated[str, Query(max_length=LONGEST_SEARCH)] = "",
+    start: Annotated[int | None, Query(alias="from", ge=0, le=LARGEST)] = None,
+) -> HTMLResponse:
+    kept = run_logs.listed(folder_of(visit.session, known))
+    # Of the last attempt rank 0, if nobody says which.
+    name = name or next((each.name for each in reversed(kept) if "rank-0-" in each.name), "")
+    name = name or (kept[0].name if kept else "")
+    part = (
+        part_of(visit.session, known, name, search=search, start=start, lines=LINES)
+        if name
+        else None
+    )
+    live = known.state in GOING and part is not None and not search and start is None
+    return render(
+        visit,
+        "logs.html",
+        trial=known,
+        kept=kept,
+        log=name,
+        search=search,
+        part=part,
+        level=level,
+        from_end=start is None and not search,
+        stream=f"/v1/trials/{known.id}/logs/{name}/stream?from={part.next}"
+        if live and part
+        else None,
+    )

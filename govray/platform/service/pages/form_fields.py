@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ValidationError
 
-from govray.platform.service.http.problems import Problem, not_valid
+from govray.platform.service.http.problems import Problem, not_valid, unprocessable
 from govray.platform.service.identity.access import is_own_page
 from govray.platform.service.pages.rendering import HEADERS
 
@@ -56,7 +56,7 @@ FormDep = Annotated[Fields, Depends(_fields)]
 
 def field(fields: Fields, name: str) -> str:
     if not fields.get(name):
-        raise Problem(422, "Not valid", f"{name}: it is empty", "Fill the field in")
+        raise unprocessable(f"{name}: it is empty", "Fill the field in")
     return fields[name]
 
 

@@ -1,15 +1,21 @@
-"""Pages of models: the listing, a registered name, and the model itself."""
+"""Pages of models: the listing, a registered name, the model itself, and promoting a version.
+
+The gates are read and asked anew when the form of a promotion comes
+(`govray.platform.service.routes.models.promote`): what the page showed decides nothing.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 from sqlmodel import col, select
 
+from govray.errors import GovrayError
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
 from govray.governance.attestation.model_attestation import DISCLAIMER
 from govray.governance.policy.depth_policy import Match, Policy
@@ -17,24 +23,29 @@ from govray.governance.policy.route import ADAPTER
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
 from govray.governance.verify.steps import STEPS
+from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages import promotion
 from govray.platform.service.pages.charts import entropy_chart
 from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
+from govray.platform.service.pages.form_fields import FormDep, then
 from govray.platform.service.pages.ledgers import entropy_profiles
 from govray.platform.service.pages.rendering import brief, count, render
 from govray.platform.service.pages.shared_queries import (
     linked_corpora,
     model_rows,
     signed_policy,
+    version_href,
     version_rows,
 )
+from govray.platform.service.routes import models as routes
 from govray.platform.service.routes.memorization import audits_of, findings_of, own_findings
+from govray.platform.service.routes.models import WRITES, StageRequest
 from govray.platform.service.visible.lookup import DigestPath
 from govray.platform.service.visible.reach import is_within
 from govray.platform.service.visible.visible_corpora import corpora_of
 from govray.platform.service.visible.visible_models import (
+    check_promotes,
     find_attestation,
     find_lineage,
     find_model,
@@ -42,9 +53,12 @@ from govray.platform.service.visible.visible_models import (
     reads_entries,
 )
 from govray.platform.service.visible.visible_runs import trials
-from govray.platform.store import tables
+from govray.platform.store import registry, tables
 from govray.platform.store.lineage import Lineage
+from govray.platform.store.promotion_gates import failures
+from govray.platform.store.registry import STAGES
 from govray.platform.store.reverifications import newest as newest_reverification
+from govray.platform.store.tables import Attestation, ModelVersion, TrustRoot
 
 ClosedSteps: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -65,15 +79,6 @@ class DepthRow:
     weights: tuple[float | None, ...]
     closed: tuple[ClosedSteps, ...]
     adapters: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RuleRow:
-    """A rule of the policy in words, and the profile that it gives."""
-
-    rule: str
-    matches: str
-    profile: str
 
 
 def depth_rows(document: Lineage) -> tuple[tuple[str, ...], tuple[DepthRow, ...]]:
@@ -103,22 +108,13 @@ def depth_rows(document: Lineage) -> tuple[tuple[str, ...], tuple[DepthRow, ...]
     return groups, tuple(rows)
 
 
-def rule_rows(policy: Policy) -> tuple[RuleRow, ...]:
-    """The policy's rules, in its own order."""
-    return tuple(RuleRow(rule.name, _words(rule.match), rule.profile) for rule in policy.rules)
-
-
 def _words(match: Match) -> str:
-    stated = match.to_json()
+    """What a rule of a policy matches."""
     parts = [
-        f"{_spaced(name)} {' or '.join(values) if isinstance(values, list) else values}"
-        for name, values in stated.items()
+        f"{re.sub('([A-Z])', lambda c: f' {c[1].lower()}', name)} {_listed(values, ' or ')}"
+        for name, values in match.to_json().items()
     ]
     return "; ".join(parts) or "everything"
-
-
-def _spaced(name: str) -> str:
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name)
 
 
 MOST_AUDITS = 5
@@ -192,7 +188,7 @@ def _page(
         title=f"{version.model} {version.version}" if version else row.name,
         row=row if whole else None,
         version=version,
-        stages=promotion.stages_after(visit, version),
+        stages=stages_after(visit, version),
         registry=is_within(visit.session, visit.caller, row.digest),
         again=newest_reverification(visit.session, [row.digest]).get(row.digest)
         if is_within(visit.session, visit.caller, row.digest)
@@ -216,7 +212,8 @@ def _page(
         named=named,
         depth_groups=depth_groups,
         depth=depth,
-        rules=rule_rows(policy) if policy else (),
+        rules=policy.rules if policy else (),
+        words=_words,
         steps=STEPS,
         monitored=bool(policy and policy.memorization),
         profile=_charts(profiles, policy, findings),
@@ -259,3 +256,76 @@ def _charts(
     if not profiles or policy is None or policy.memorization is None:
         return ()
     return entropy_chart.charts(profiles, policy.memorization, findings)
+
+
+Stage = Literal["staging", "production", "archived"]
+
+
+def stages_after(visit: Visit, version: ModelVersion | None) -> list[str]:
+    """The stages that ``caller`` can move a version to, if any."""
+    try:
+        if version is None or not visit.caller.has("write"):
+            return []
+        check_promotes(visit.session, visit.caller, version.model)
+    except Problem:
+        return []
+    return sorted(STAGES[version.stage], key=get_args(Stage).index)
+
+
+@router.get("/models/{model}/{version}/promote", dependencies=[WRITES])
+def ask(
+    visit: VisitDep, model: Name, version: Name, stage: Annotated[Stage, Query()]
+) -> HTMLResponse:
+    row = find_version(visit.session, visit.caller, model, version)
+    check_promotes(visit.session, visit.caller, row.model)
+    found, policy, trouble = _gates(visit, row, stage)
+    return render(
+        visit,
+        "promote.html",
+        version=row,
+        stage=stage,
+        follows=stage in STAGES[row.stage],
+        answers=found,
+        policy=policy,
+        trouble=trouble,
+    )
+
+
+@router.post("/models/{model}/{version}/promote", dependencies=[WRITES])
+def promote(visit: VisitDep, model: Name, version: Name, fields: FormDep) -> Response:
+    wanted = next((each for each in get_args(Stage) if each == fields.get("stage")), None)
+    if wanted is None:
+        raise not_valid("stage", f"one of {', '.join(get_args(Stage))}")
+    row = find_version(visit.session, visit.caller, model, version)
+    routes.promote(visit, row.model, row.version, StageRequest(stage=wanted))
+    return then(version_href(row.model, row.version))
+
+
+def _gates(
+    visit: Visit, row: ModelVersion, stage: Stage
+) -> tuple[list[dict[str, object]], str, str]:
+    """The gates before ``stage`` with what they ask and what failed, the policy's name, and why
+    nobody can ask them."""
+    session, state = visit.session, visit.request.app.state
+    if stage == "archived":
+        return [], "", ""
+    try:
+        policy = routes.promotion_policy(visit.request).document
+        digest = session.get_one(Attestation, row.attestation).trust_root
+        root = session.get_one(TrustRoot, digest).name
+        state.revocations.look().require(row.attestation, root)
+        evidence = registry.evidence(session, row.attestation)
+    except GovrayError as error:
+        return [], "", f"{error.what}. {error.do or ''}".strip()
+    found: list[dict[str, object]] = []
+    for gate in policy.gates(stage):
+        asks = gate.model_dump(mode="json", exclude_none=True, exclude={"gate"})
+        said = "; ".join(
+            f"{key.replace('_', ' ')}: {_listed(value, ', ')}" for key, value in asks.items()
+        )
+        found.append({"gate": gate.gate, "asks": said, "failed": failures([gate], evidence)})
+    return found, str(policy), ""
+
+
+def _listed(value: object, between: str) -> str:
+    return between.join(map(str, value)) if isinstance(value, list) else str(value)

@@ -119,11 +119,8 @@ def set_settings(visit: VisitDep, project: Name, fields: FormDep) -> Response:
 
 @router.post("/projects/{project}/archive")
 def archive(visit: VisitDep, project: Name, fields: FormDep) -> Response:
-    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
-    begin_writing(visit.session)
-    archived = field(fields, "archived") == "yes"
-    tenancy.change_project(visit.session, row, archived=archived, by=visit.by)
-    visit.session.commit()
+    change = routes.PlaceChange(archived=field(fields, "archived") == "yes")
+    routes.change_project(visit, project, change)
     return then(f"/projects/{project}")
 
 

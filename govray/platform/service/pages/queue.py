@@ -48,7 +48,7 @@ MOST_HELD = 200
 
 router = APIRouter(dependencies=[RUN_READERS])
 
-_SHOWN: tuple[Any, ...] = (
+LISTED: tuple[Any, ...] = (
     *(Submission.id, Submission.kind, Submission.name, Submission.project, Submission.user),
     *(Submission.state, Submission.pool, Submission.priority, Submission.slots, Submission.run),
     *(Submission.attempt, Submission.submitted, Submission.started, Submission.finished),
@@ -59,13 +59,8 @@ _SHOWN: tuple[Any, ...] = (
 
 Id = Annotated[str, Path(pattern=ID)]
 
-VERBS: dict[str, Verb] = {
-    "stop": "stop",
-    "kill": "kill",
-    "resume": "resume",
-    "archive": "archive",
-    "unarchive": "unarchive",
-}
+_ACTS: tuple[Verb, ...] = ("stop", "kill", "resume", "archive", "unarchive")
+VERBS: dict[str, Verb] = {each: each for each in _ACTS}
 ASKED_FIRST = frozenset({"kill"})
 """What a page of its own asks about before it is done."""
 
@@ -73,13 +68,13 @@ ASKED_FIRST = frozenset({"kill"})
 @router.get("/queue")
 def queue(visit: VisitDep, page: PageDep) -> HTMLResponse:
     s = Submission
-    running = select(*_SHOWN).where(col(s.state).in_(HELD), readable(visit.caller))
+    running = select(*LISTED).where(col(s.state).in_(HELD), readable(visit.caller))
     order = (col(s.pool), col(s.started), col(s.id))
     held = visit.session.execute(running.order_by(*order).limit(MOST_HELD + 1)).all()
     # In the order of turns, in one direction for all columns: so a cursor can name a position.
     turn = cast(-col(s.priority), Integer).label("turn")
     queued = col(s.state) == SubmissionState.QUEUED
-    statement = select(*_SHOWN, turn).where(queued, readable(visit.caller))
+    statement = select(*LISTED, turn).where(queued, readable(visit.caller))
     waiting, after = page.rows(visit.session, statement, [s.pool, turn, s.submitted, s.id])
     lease = visit.session.get(Lease, RECONCILER)
     return render(
@@ -108,7 +103,7 @@ def listing(
 ) -> HTMLResponse:
     s = Submission
     statement = filtered(
-        select(*_SHOWN).where(readable(visit.caller)),
+        select(*LISTED).where(readable(visit.caller)),
         *((s.archived, archived == "yes"), (s.user, user or None)),
         (s.state, SubmissionState.__members__.get(state)),
     )

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
-from sqlalchemy import ColumnElement, Row, String, case, cast, or_, select
+from sqlalchemy import ColumnElement, String, case, cast, func, or_, select
 from sqlmodel import col
 
-from govray.platform.service.identity.pagination import Page, PageDep, foreign
+from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.comparison import MOST_SIDES
 from govray.platform.service.pages.rendering import render
@@ -28,30 +28,22 @@ from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Tria
 MOST_CHOICES = 200
 """Of the names that a filter suggests."""
 _LARGEST = 1e308
-_MOST_STEPS = 2**31
+_BEYOND = 1.7e308
+"""What no loss is that counts."""
 
 router = APIRouter(dependencies=[RUN_READERS])
 
 
-@dataclass(frozen=True)
-class RunOrder:
-    """One way to sort runs. ``kind`` is what the key is in Python; ``down``: largest first."""
-
-    key: Any
-    kind: type
-    down: bool = False
-
-
 _LOSS = case((col(Trial.loss).between(-_LARGEST, _LARGEST), col(Trial.loss)))
 
-ORDERS = {
-    "started": RunOrder(col(Trial.started), str, down=True),
-    "name": RunOrder(col(Trial.id), str),
-    "loss": RunOrder(_LOSS, float),
-    "step": RunOrder(col(Trial.step), int, down=True),
-    "state": RunOrder(cast(col(Trial.state), String), str),
+ORDERS: dict[str, tuple[Any, bool]] = {
+    "started": (col(Trial.started), True),
+    "name": (col(Trial.id), False),
+    "loss": (_LOSS, False),
+    "step": (col(Trial.step), True),
+    "state": (cast(col(Trial.state), String), False),
 }
-"""Column of the page → how it sorts, and which way at the first click."""
+"""Column of the page → how it sorts, and whether the largest comes first at the first click."""
 
 _ANY = "|".join(("", *TrialState.__members__))
 _Word = Annotated[str, Query(max_length=256)]
@@ -110,7 +102,7 @@ def listing(
     order: Annotated[str, Query(pattern="^(up|down)?$")] = "",
 ) -> HTMLResponse:
     wanted = RunFilter(named, state, project, user, policy, tag)
-    down = order == "down" if order else ORDERS[sort].down
+    down = order == "down" if order else ORDERS[sort][1]
     rows, after = run_rows(visit, page, wanted, sort, down=down)
     return render(
         visit,
@@ -121,7 +113,7 @@ def listing(
         wanted=wanted,
         sort=sort,
         down=down,
-        downward={name: each.down for name, each in ORDERS.items()},
+        downward={name: down for name, (_, down) in ORDERS.items()},
         states=[each.value for each in TrialState],
         choices=_choices(visit),
         most=MOST_SIDES,
@@ -130,9 +122,12 @@ def listing(
 
 def run_rows(
     visit: Visit, page: Page, wanted: RunFilter, sort: str, *, down: bool
-) -> tuple[Sequence[Row[Any]], str | None]:
+) -> tuple[Sequence[Any], str | None]:
     """The runs of this page, and the cursor of what follows."""
-    order = ORDERS[sort]
+    key, _ = ORDERS[sort]
+    if sort == "loss":  # a run without a number stands last in either direction
+        key = func.coalesce(key, -_BEYOND if down else _BEYOND)
+    key = key.label("sorted_by")
     statement = wanted.of(
         select(
             col(Trial.id),
@@ -145,47 +140,12 @@ def run_rows(
             col(Experiment.name),
             col(Experiment.project),
             col(Experiment.user),
-            order.key.label("sorted_by"),
+            key,
         )
         .join(Experiment, col(Experiment.id) == col(Trial.experiment))
         .where(visible_runs.trials(visit.caller))
     )
-    key, name = order.key, col(Trial.id)
-    # Two texts: canonical JSON does not tell 2.0 from 2.
-    position = page.after((str, str))
-    if position is not None:
-        statement = statement.where(_beyond(order, down, *position))
-    rows = visit.session.execute(
-        statement.order_by(
-            *((key.is_(None),) if order.kind is float else ()),
-            key.desc() if down else key.asc(),
-            name.desc() if down else name.asc(),
-        ).limit(page.limit + 1)
-    ).all()
-    if len(rows) <= page.limit:
-        return rows, None
-    last = rows[page.limit - 1]
-    reached = "" if last.sorted_by is None else repr(last.sorted_by)
-    if order.kind is str:
-        reached = last.sorted_by
-    return rows[: page.limit], page.cursor([reached, last.id])
-
-
-def _beyond(order: RunOrder, down: bool, reached: str, name: str) -> ColumnElement[bool]:
-    """That a run comes after the one called ``name``, which was sorted by ``reached``."""
-    key, id_ = order.key, col(Trial.id)
-    later = id_ < name if down else id_ > name
-    none: ColumnElement[bool] = key.is_(None)
-    if order.kind is float and not reached:
-        return none & later
-    try:
-        value = order.kind(reached)
-    except ValueError:
-        raise foreign() from None
-    if order.kind is int and abs(value) > _MOST_STEPS:
-        raise foreign()
-    beyond: ColumnElement[bool] = or_(key < value if down else key > value, (key == value) & later)
-    return beyond if order.kind is not float else or_(beyond, none)
+    return page.rows(visit.session, statement, [key, col(Trial.id)], descending=down)
 
 
 def _choices(visit: Visit) -> dict[str, list[str]]:

@@ -36,13 +36,11 @@ from govray.platform.service.pages import (
     corpora,
     experiments,
     ledgers,
-    logs,
     models,
     new_experiment,
     overview,
     people,
     projects,
-    promotion,
     queue,
     runs,
     signing_in,
@@ -97,8 +95,8 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, runs, comparison, logs, ledgers, signing_in),
-    *(queue, tasks, new_experiment, promotion, projects, people, cases),
+    *(overview, models, corpora, experiments, runs, comparison, ledgers, signing_in),
+    *(queue, tasks, new_experiment, projects, people, cases),
 ):
     router.include_router(_each.router)
 router.include_router(cases.requests)

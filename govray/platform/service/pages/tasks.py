@@ -29,7 +29,7 @@ from govray.platform.service.identity.pagination import Page, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, checked, filled_in, then
 from govray.platform.service.pages.new_experiment import may_start
-from govray.platform.service.pages.queue import allows
+from govray.platform.service.pages.queue import LISTED, allows
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.submissions import ID
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
@@ -46,13 +46,6 @@ Id = Annotated[str, Path(pattern=ID)]
 
 STARTED = (*SHOWN, "command")
 """Kinds that the form starts. Inference takes a file, by ``/v1/tasks``."""
-
-_LISTED: tuple[Any, ...] = (
-    *(Submission.id, Submission.kind, Submission.name, Submission.project, Submission.user),
-    *(Submission.state, Submission.pool, Submission.priority, Submission.slots),
-    *(Submission.submitted, Submission.started, Submission.finished, Submission.why),
-)
-"""Columns of a listing: without the files."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,7 @@ def _tasks(
 ) -> HTMLResponse:
     s = Submission
     statement = filtered(
-        columns_of(*_LISTED).where(col(s.kind).in_(KINDS), readable(visit.caller)),
+        columns_of(*LISTED).where(col(s.kind).in_(KINDS), readable(visit.caller)),
         *((s.archived, False), (s.user, user or None)),
         (s.state, SubmissionState.__members__.get(state)),
     )

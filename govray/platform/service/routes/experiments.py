@@ -8,16 +8,15 @@ corpus was used for, its supplier reads at the corpus.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import ConfigDict, Field
 from sqlmodel import Session, col, select
 
-from govray.governance.formats.document import Count, format_time
+from govray.governance.formats.document import Count
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import not_allowed
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
@@ -201,15 +200,13 @@ TAGGERS = Depends(require(*TAGGING, scope="write", bound=reads_runs))
 def may_tag(visit: Visit, experiment: tables.Experiment) -> bool:
     """Whether the caller may put tags on the experiment: who may submit in its project."""
     project = visit.session.get(tables.Project, experiment.project)
-    return may(visit.caller, "submit", project, at=format_time(datetime.now(UTC)))
+    return may(visit.caller, "submit", project, at=visit.at)
 
 
 def check_tagging(visit: Visit, experiment: tables.Experiment) -> None:
     """Return if the caller may put tags on the experiment."""
     if not may_tag(visit, experiment):
-        raise Problem(
-            403,
-            "Not allowed",
+        raise not_allowed(
             f"Your role in the project {experiment.project} puts no tags on its experiments",
             "Ask for the role engineer there, or use a token with the scope write",
         )

@@ -20,7 +20,7 @@ from govray.errors import CouldNotCheck, Malformed
 from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.dsse import encode_base64
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.problems import Problem, not_allowed, not_found
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import IfNoneMatch, immutable
 from govray.platform.service.visible.visible_models import find_ledger, reads_entries
@@ -207,9 +207,7 @@ def consistency(
 def _check_entries(visit: Visit, run: str) -> None:
     """Entries name all corpora of a step. Raises 403."""
     if not reads_entries(visit.session, visit.caller, run):
-        raise Problem(
-            403,
-            "Not allowed",
+        raise not_allowed(
             "Entries of a ledger are for admin, engineer and auditor, and for roles in its project",
             "Ask for hashes and proofs instead",
         )

@@ -229,16 +229,7 @@ def register(visit: VisitDep, model: _ModelName, new: NewVersion) -> Version:
     """
     begin_writing(visit.session)  # two that bring the same new name follow one another
     check_promotes(visit.session, visit.caller, model, new.attestation)
-    row = registry.register(
-        visit.session,
-        model=model,
-        version=new.version,
-        attestation=new.attestation,
-        by=visit.by,
-        labels=new.labels,
-        metrics=new.metrics,
-        notes=new.notes,
-    )
+    row = registry.register(visit.session, model=model, by=visit.by, **new.model_dump())
     visit.session.commit()
     return _full(visit.session, row)
 
@@ -251,12 +242,7 @@ def annotate(
     find_version(visit.session, visit.caller, model, version)
     check_promotes(visit.session, visit.caller, model)
     row = registry.annotate(
-        visit.session,
-        name=model,
-        version=version,
-        by=visit.by,
-        labels=given.labels,
-        notes=given.notes,
+        visit.session, name=model, version=version, by=visit.by, **given.model_dump()
     )
     visit.session.commit()
     return _full(visit.session, row)

@@ -6,7 +6,6 @@ from is pinned by that, and nobody unpins it here. A run that commits to a URL h
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path as Folder
 from typing import Annotated
 
@@ -14,9 +13,8 @@ from fastapi import APIRouter, Path
 from pydantic import ConfigDict, Field
 from sqlmodel import Session, col, select
 
-from govray.governance.formats.document import format_time
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.problems import Problem, not_allowed, not_found, refused
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -109,10 +107,8 @@ def _mine(visit: Visit, trial: tables.Trial, step: int) -> Folder:
     experiment = visit.session.get_one(tables.Experiment, trial.experiment)
     project = visit.session.get(tables.Project, experiment.project)
     action: Action = "stop-own" if experiment.user == visit.caller.name else "stop-any"
-    if not may(visit.caller, action, project, at=format_time(datetime.now(UTC))):
-        raise Problem(
-            403,
-            "Not allowed",
+    if not may(visit.caller, action, project, at=visit.at):
+        raise not_allowed(
             f"{experiment.user} started it, and only {experiment.user} or an admin pins its "
             "checkpoints",
         )
@@ -135,16 +131,14 @@ def _folder(session: Session, trial: tables.Trial) -> Folder:
     except ValueError:
         raise _out_of_reach() from None
     if not isinstance(found, Folder):
-        raise Problem(409, "Refused", "The run lies at a URL, where nothing is pinned")
+        raise refused("The run lies at a URL, where nothing is pinned")
     if found.is_symlink() or not found.is_dir():
         raise _out_of_reach()
     return found
 
 
 def _out_of_reach() -> Problem:
-    return Problem(
-        409,
-        "Refused",
+    return refused(
         "The run's folder is out of this service's reach, or not to be written",
         "On a machine that has it, say govray checkpoint pin",
     )

@@ -7,10 +7,10 @@ root's authorities may name suppliers and corpora, so a supplier reads only publ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from sqlalchemy import select
 
 from govray.errors import Malformed, Refused
@@ -24,7 +24,7 @@ from govray.governance.trust import license as spdx
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import Problem, unprocessable
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -38,9 +38,9 @@ from govray.platform.service.visible import visible_models
 from govray.platform.service.visible.lookup import DigestPath, full_digest
 from govray.platform.service.visible.readers import reads_public_only
 from govray.platform.service.visible.visible_models import (
-    find_attestation,
     find_policy,
     find_trust_root,
+    find_whole_attestation,
     policies,
 )
 from govray.platform.store.lineage import decode
@@ -146,10 +146,18 @@ class OutcomeAnswer(Answer):
     memorization: str | None
 
 
+def _stated(credential: Any) -> Any:
+    """A class of data as its attributes in words."""
+    if not isinstance(credential, CredentialClass):
+        return credential
+    stated = credential.to_json().items()
+    return {name: ", ".join(each) if isinstance(each, list) else each for name, each in stated}
+
+
 class ChangeAnswer(Answer):
     """A class that two policies treat differently."""
 
-    credential_class: dict[str, str]
+    credential_class: Annotated[dict[str, str], BeforeValidator(_stated)]
     widens: bool
     gains: list[str]
     losses: list[str]
@@ -197,20 +205,7 @@ def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[s
     return DiffAnswer(
         old=str(before),
         new=str(after),
-        changes=[
-            ChangeAnswer.model_validate(
-                {
-                    **{name: getattr(each, name) for name in ("widens", "gains", "losses")},
-                    "before": each.before,
-                    "after": each.after,
-                    "credential_class": {
-                        name: ", ".join(value) if isinstance(value, list) else value
-                        for name, value in each.credential_class.to_json().items()
-                    },
-                }
-            )
-            for each in changes[:MAX_CHANGES]
-        ],
+        changes=[ChangeAnswer.model_validate(each) for each in changes[:MAX_CHANGES]],
         more=len(changes) > MAX_CHANGES,
     )
 
@@ -298,7 +293,7 @@ def _policy(visit: Visit, digest: str) -> PolicyDocument:
 def _groups(visit: Visit, policy: PolicyDocument, asked: ClassAsked) -> tuple[str, ...]:
     if asked.attestation is None:
         return stack(policy, asked.blocks)
-    row = find_attestation(visit.session, visit.caller, asked.attestation, whole=True)
+    row = find_whole_attestation(visit.session, visit.caller, asked.attestation)
     return tuple(each.group for each in decode(row.lineage).groups if each.kind == "base")
 
 
@@ -326,4 +321,4 @@ def _class(asked: ClassAsked) -> CredentialClass:
         }
         return CredentialClass.from_source(fields, where="the class")
     except Malformed as error:
-        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+        raise unprocessable(f"body: {error.what}", error.do) from None

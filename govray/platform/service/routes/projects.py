@@ -23,7 +23,7 @@ from govray.platform.service.acting.project_rules import (
     find_workspace,
 )
 from govray.platform.service.http.answer import Answer, Body
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import role_in
@@ -146,9 +146,7 @@ def make_project(visit: VisitDep, new: NewProject) -> Project:
     demand_manage(visit.session, visit.caller, "workspace", new.workspace, at=visit.at)
     begin_writing(visit.session)
     if not is_admin(visit.caller) and _is_used(visit.session, new.name):
-        raise Problem(
-            409,
-            "Refused",
+        raise refused(
             "The name cannot be taken",
             "Take another name, or ask an admin of the organisation to make it",
         )
@@ -197,7 +195,7 @@ def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Se
     try:
         parsed = parse_settings(new, where="body")
     except UsageError as error:
-        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+        raise unprocessable(f"body: {error.what}", error.do) from None
     begin_writing(visit.session)
     tenancy.change_project(visit.session, row, settings=parsed.stored(), by=visit.by)
     visit.session.commit()

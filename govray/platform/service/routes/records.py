@@ -229,16 +229,12 @@ def _sighting(
     record: Record = row.Record
     proven, missing = _proofs(visit, row.run, record, proofs)
     return Sighting(
-        corpus=record.corpus,
-        attestation=record.attestation,
+        **record.model_dump(include={"corpus", "attestation", "split", "step_count", "steps"}),
         name=row.name,
         record=str(record.record),
         planted=record.record >= row.own_records,
-        split=record.split,
         use=outcome(record.split, record.step_count),
         tokens=str(record.tokens),
-        step_count=record.step_count,
-        steps=record.steps,
         groups=groups.get((record.attestation, record.corpus), []) if record.steps else [],
         proofs=proven,
         no_proof=missing,

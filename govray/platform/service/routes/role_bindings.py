@@ -17,7 +17,7 @@ from govray.governance.formats.document import Timestamp
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.project_rules import PlaceName, check_lent, demand_manage
 from govray.platform.service.http.answer import Answer, Body
-from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.problems import not_found, refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
@@ -114,11 +114,9 @@ def bind(visit: VisitDep, new: NewBinding) -> Binding:
     """
     most = demand_manage(visit.session, visit.caller, new.scope, new.place, at=visit.at)
     if (new.user is None) == (new.group is None):
-        raise Problem(422, "Not valid", "body: give a user or a group")
+        raise unprocessable("body: give a user or a group")
     if most is not None and (new.until is None or new.until > most):
-        raise Problem(
-            409,
-            "Refused",
+        raise refused(
             f"Your own role there ends at {most}, and this would last longer",
             "Give an end that is not later",
         )

@@ -312,18 +312,13 @@ def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
     unknown = list(facts.unknown)
     if known is None:
         unknown.append("the policy: no run of this name is indexed that read it at this place")
+    same = ("kind", "name", "workers", "slots", "gpus", "trials", "rows_per_step")
     return ExperimentCheck(
-        kind=facts.kind,
-        name=facts.name,
+        **{each: getattr(facts, each) for each in same},
         project=ready.project,
         pool=ready.pool,
         priority=ready.priority,
-        workers=facts.workers,
-        slots=facts.slots,
-        gpus=facts.gpus,
-        trials=facts.trials,
         steps=None if facts.steps is None else str(facts.steps),
-        rows_per_step=facts.rows_per_step,
         tokens=None if facts.tokens is None else str(facts.tokens),
         policy_place=facts.policy,
         policy=PolicyKnown.model_validate(known) if known else None,

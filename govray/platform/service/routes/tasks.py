@@ -23,7 +23,7 @@ from govray.platform.service.acting import acting, project_rules
 from govray.platform.service.acting.acting import Act
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import Problem, refused
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
@@ -182,14 +182,12 @@ def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
     )
     acting.may_act(visit.session, visit.caller, row.project, act)
     if origins is None:
-        raise Problem(
-            409,
-            "Refused",
+        raise refused(
             "This service shows no tasks",
             "Its operator starts it with govray serve --tasks-port",
         )
     if row.kind not in SHOWN:
-        raise Problem(409, "Refused", f"A task of the kind {row.kind} shows nothing")
+        raise refused(f"A task of the kind {row.kind} shows nothing")
     try:
         answering(row, origins)
     except Problem as problem:

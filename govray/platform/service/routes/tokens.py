@@ -18,7 +18,7 @@ from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.platform.service.acting.project_rules import check_lent
 from govray.platform.service.http.answer import Answer, Body
-from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.problems import not_allowed, not_found, refused, unprocessable
 from govray.platform.service.identity import tokens
 from govray.platform.service.identity.caller import Caller, Scope
 from govray.platform.service.identity.pagination import Listing, PageDep
@@ -90,9 +90,7 @@ def make(visit: VisitDep, new: NewToken) -> MadeToken:
     others = user != visit.caller.name or new.role is not None or new.supplier is not None
     need: Scope = "admin" if others else "write"
     if (others and not is_admin(visit.caller)) or not visit.caller.has(need):
-        raise Problem(
-            403,
-            "Not allowed",
+        raise not_allowed(
             "Tokens of others are made by admins"
             if others and not is_admin(visit.caller)
             else f"The token has not the scope {need}",
@@ -100,45 +98,27 @@ def make(visit: VisitDep, new: NewToken) -> MadeToken:
         )
     for scope in new.scopes:
         if not visit.caller.has(scope):
-            raise Problem(
-                403, "Not allowed", f"Your own token has not the scope {scope}", "Ask for less"
-            )
+            raise not_allowed(f"Your own token has not the scope {scope}", "Ask for less")
     if others:
         ends = format_time(at + timedelta(days=new.days))
         check_lent(visit.caller, ends, "the token")
         if new.role is not None:
             check_lent(visit.caller, None, "a new user's role")
     if not new.name.isprintable():
-        raise Problem(422, "Not valid", "body.name: it cannot be printed")
+        raise unprocessable("body.name: it cannot be printed")
     begin_writing(visit.session)
     if not others and visit.session.get(User, user) is None:
-        raise Problem(
-            409,
-            "Refused",
+        raise refused(
             "You have no account in this store, so no tokens of it",
             "Use the tokens of your identity provider, or ask an admin for an account",
         )
     try:
-        text = tokens.new(
-            visit.session,
-            user,
-            role=new.role,
-            supplier=new.supplier,
-            scopes=new.scopes,
-            name=new.name,
-            days=new.days,
-            at=at,
-        )
+        text = tokens.new(visit.session, user, at=at, **new.model_dump(exclude={"user"}))
     except UsageError as error:
-        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+        raise unprocessable(f"body: {error.what}", error.do) from None
     row = tokens.row(visit.session, text)
-    log(
-        visit.session,
-        visit.by,
-        "token.make",
-        f"user {user}",
-        {"id": row.id, "scopes": list(row.scopes), "until": row.expires},
-    )
+    made = {"id": row.id, "scopes": list(row.scopes), "until": row.expires}
+    log(visit.session, visit.by, "token.make", f"user {user}", made)
     told = MadeToken(**TokenItem.model_validate(row).model_dump(), token=text)
     visit.session.commit()
     return told
@@ -152,13 +132,7 @@ def revoke(visit: VisitDep, token: TokenId) -> TokenItem:
     if row is None:
         raise not_found("token", token, "See your tokens")
     tokens.revoke(visit.session, row.id, at=visit.request.app.state.clock())
-    log(
-        visit.session,
-        visit.by,
-        "token.revoke",
-        f"user {row.user}",
-        {"id": row.id},
-    )
+    log(visit.session, visit.by, "token.revoke", f"user {row.user}", {"id": row.id})
     visit.session.commit()
     return TokenItem.model_validate(row)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
 
 from fastapi import Path
 from sqlalchemy import ColumnElement, select
@@ -41,16 +43,27 @@ def absent(caller: Caller, what: str, name: str, do: str | None = None) -> Probl
 Found = TypeVar("Found", bound=SQLModel)
 
 
-def find_one(
-    session: Session,
-    caller: Caller,
-    table: type[Found],
-    named: tuple[str, str, str | None],
-    *conditions: ColumnElement[bool],
-) -> Found:
-    """The one row that fulfils ``conditions``; ``named`` is what `absent` says of it."""
-    rows = session.execute(select(table).where(*conditions))
-    found: Found | None = rows.scalar_one_or_none()
-    if found is None:
-        raise absent(caller, *named)
-    return found
+@dataclass(frozen=True)
+class Finder(Generic[Found]):
+    """Finds one thing of a kind for a caller, by its name. Raises 404, as `absent` says it.
+
+    Attributes:
+        key: The column of the name. A digest may be given without its ``sha256:``.
+        readable: Condition on ``table``: what the caller may read.
+        do: Where the caller sees which there are.
+    """
+
+    what: str
+    table: type[Found]
+    key: str
+    readable: Callable[[Caller], ColumnElement[bool]]
+    do: str | None = None
+
+    def __call__(self, session: Session, caller: Caller, name: str) -> Found:
+        value = full_digest(name) if self.key == "digest" else name
+        named = getattr(self.table, self.key) == value
+        rows = session.execute(select(self.table).where(named, self.readable(caller)))
+        found: Found | None = rows.scalar_one_or_none()
+        if found is None:
+            raise absent(caller, self.what, name, self.do)
+        return found

@@ -12,13 +12,13 @@ from typing import Annotated
 
 from fastapi import Path
 from sqlalchemy import ColumnElement, false, or_, true
-from sqlmodel import Session, col
+from sqlmodel import col
 
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import not_allowed
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import everywhere
 from govray.platform.store.tables import RightsCase
 
@@ -61,19 +61,13 @@ def cases(caller: Caller) -> ColumnElement[bool]:
     return or_(*conditions)
 
 
-def find_case(session: Session, caller: Caller, case: str) -> RightsCase:
-    """The case. Raises 404."""
-    named = ("case", case, "See the list of cases")
-    number = col(RightsCase.id) == case
-    return find_one(session, caller, RightsCase, named, number, cases(caller))
+find_case = Finder("case", RightsCase, "id", cases, "See the list of cases")
 
 
 def demand_decides(caller: Caller) -> None:
     """Return if the caller may decide on cases that it reads."""
     if not decides_cases(caller):
-        raise Problem(
-            403,
-            "Not allowed",
+        raise not_allowed(
             "Cases are decided by admins and data stewards of the organisation",
             "Use a token of one, with the scope write",
         )

@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import is_staff, is_within, within
 from govray.platform.store import tables
 
@@ -65,12 +65,7 @@ def _of_supplier(caller: Caller, supplier: Any) -> ColumnElement[bool]:
     return false()
 
 
-def find_corpus(session: Session, caller: Caller, name: str) -> tables.Corpus:
-    """The corpus. Raises 404."""
-    named = ("corpus", name, "See the list of corpora")
-    return find_one(
-        session, caller, tables.Corpus, named, col(tables.Corpus.name) == name, own_corpora(caller)
-    )
+find_corpus = Finder("corpus", tables.Corpus, "name", own_corpora, "See the list of corpora")
 
 
 def corpora_of(session: Session, caller: Caller, attestation: str) -> frozenset[str] | None:

@@ -6,6 +6,7 @@ A supplier reads what concerns its own corpora, and not the whole.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select, true
@@ -13,9 +14,9 @@ from sqlmodel import Session, col
 
 from govray.errors import UsageError
 from govray.governance.policy.route import ADAPTER
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import not_allowed
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.visible.lookup import SEE_MODELS, absent, find_one, full_digest
+from govray.platform.service.visible.lookup import SEE_MODELS, Finder, absent
 from govray.platform.service.visible.reach import everywhere, is_staff, is_within, of_runs, within
 from govray.platform.service.visible.visible_corpora import corpora_of, supplied
 from govray.platform.service.visible.visible_runs import trials
@@ -142,9 +143,7 @@ def check_promotes(
     own = select(col(a.digest)).where(within(caller, "promote"))
     others = select(col(v.model)).where(col(v.model) == model, col(v.attestation).not_in(own))
     if session.execute(others.limit(1)).first() is not None:
-        raise Problem(
-            403,
-            "Not allowed",
+        raise not_allowed(
             "The name is taken by a model that you may not change",
             "Take another name, or ask an engineer of the organisation",
         )
@@ -161,67 +160,31 @@ def whole_models(session: Session, caller: Caller, names: Iterable[str]) -> froz
     return frozenset(wanted) - set(session.execute(others).scalars())
 
 
-def find_model(session: Session, caller: Caller, name: str) -> tables.Model:
-    """The registered name. Raises 404."""
-    named = ("model", name, SEE_MODELS)
-    return find_one(
-        session, caller, tables.Model, named, col(tables.Model.name) == name, models(caller)
-    )
+find_model = Finder("model", tables.Model, "name", models, SEE_MODELS)
+find_attestation = Finder(
+    "attestation",
+    tables.Attestation,
+    "digest",
+    lambda caller: attestations(caller),  # looked up at each call, as a negative control needs
+    SEE_MODELS,
+)
+find_whole_attestation = Finder(
+    "attestation", tables.Attestation, "digest", whole_attestations, SEE_MODELS
+)
+find_policy = Finder("policy", tables.Policy, "digest", policies)
+find_trust_root = Finder("trust root", tables.TrustRoot, "digest", trust_roots)
+find_ledger = Finder("ledger", tables.Ledger, "run", ledgers, "See the list of ledgers")
 
 
 def find_version(session: Session, caller: Caller, model: str, version: str) -> tables.ModelVersion:
     """The version of a registered name. Raises 404."""
-    named = ("version", f"{model} {version}", SEE_MODELS)
-    try:
-        number = str(parse_version(version))
-    except UsageError:
-        raise absent(caller, *named) from None
-    v = tables.ModelVersion
-    return find_one(
-        session,
-        caller,
-        v,
-        named,
-        col(v.model) == model,
-        col(v.version) == number,
-        versions(caller),
-    )
-
-
-def find_attestation(
-    session: Session, caller: Caller, digest: str, *, whole: bool = False
-) -> tables.Attestation:
-    """The attestation of which the caller may read something, or the whole. Raises 404."""
-    readable = whole_attestations(caller) if whole else attestations(caller)
-    named = ("attestation", digest, SEE_MODELS)
-    a = tables.Attestation
-    return find_one(session, caller, a, named, col(a.digest) == full_digest(digest), readable)
-
-
-def find_policy(session: Session, caller: Caller, digest: str) -> tables.Policy:
-    """The signed policy. Raises 404."""
-    p = tables.Policy
-    named = ("policy", digest, None)
-    return find_one(
-        session, caller, p, named, col(p.digest) == full_digest(digest), policies(caller)
-    )
-
-
-def find_trust_root(session: Session, caller: Caller, digest: str) -> tables.TrustRoot:
-    """The signed trust root. Raises 404."""
-    r = tables.TrustRoot
-    named = ("trust root", digest, None)
-    return find_one(
-        session, caller, r, named, col(r.digest) == full_digest(digest), trust_roots(caller)
-    )
-
-
-def find_ledger(session: Session, caller: Caller, run: str) -> tables.Ledger:
-    """The ledger of a run. Raises 404."""
-    named = ("ledger", run, "See the list of ledgers")
-    return find_one(
-        session, caller, tables.Ledger, named, col(tables.Ledger.run) == run, ledgers(caller)
-    )
+    v, found = tables.ModelVersion, None
+    with suppress(UsageError):
+        key = (col(v.model) == model, col(v.version) == str(parse_version(version)))
+        found = session.scalars(select(v).where(*key, versions(caller))).one_or_none()
+    if found is None:
+        raise absent(caller, "version", f"{model} {version}", SEE_MODELS)
+    return found
 
 
 def scope_of(

@@ -7,7 +7,7 @@ from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import in_projects, of_runs
 from govray.platform.service.visible.readers import watches
 from govray.platform.store import tables
@@ -64,22 +64,7 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
     )
 
 
-def find_experiment(session: Session, caller: Caller, id_: str) -> tables.Experiment:
-    """The experiment. Raises 404."""
-    e = tables.Experiment
-    named = ("experiment", id_, "See the list of experiments")
-    return find_one(session, caller, e, named, col(e.id) == id_, experiments(caller))
-
-
-def find_trial(session: Session, caller: Caller, id_: str) -> tables.Trial:
-    """The trial. Raises 404."""
-    t = tables.Trial
-    named = ("trial", id_, "See the list of trials")
-    return find_one(session, caller, t, named, col(t.id) == id_, trials(caller))
-
-
-def find_submission(session: Session, caller: Caller, id_: str) -> tables.Submission:
-    """The submission. Raises 404."""
-    s = tables.Submission
-    named = ("submission", id_, "See the list of submissions")
-    return find_one(session, caller, s, named, col(s.id) == id_, submissions(caller))
+_SEE = "See the list of {}s".format
+find_experiment = Finder("experiment", tables.Experiment, "id", experiments, _SEE("experiment"))
+find_trial = Finder("trial", tables.Trial, "id", trials, _SEE("trial"))
+find_submission = Finder("submission", tables.Submission, "id", submissions, _SEE("submission"))

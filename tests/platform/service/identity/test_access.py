@@ -9,7 +9,7 @@ import pytest
 from fastapi import APIRouter, Depends
 from sqlmodel import Session, select
 
-from govray.platform.service.identity import access, tokens
+from govray.platform.service.identity import tokens
 from govray.platform.service.identity.access import CallerDep, require
 from govray.platform.service.identity.caller import ROLES, Caller, Role
 from govray.platform.service.identity.session_cookie import COOKIE
@@ -54,19 +54,6 @@ def test_everyone_is_who_they_are_and_ended_tokens_are_nobody(service: Service) 
     supplier = service.client("supplier").get("/who").json()
     assert supplier == {"name": "supplier", "role": "supplier", "supplier": "acme"}
     assert service.client("public").get("/who").json()["role"] == "public"
-
-
-def test_a_role_is_required(service: Service) -> None:
-    expected = dict.fromkeys(KINDS, 403) | ENDED
-    expected |= {"admin": 200, "auditor": 200, "public": 401}
-    assert statuses(service, "GET", "/staff") == expected
-
-
-def test_without_the_check_the_role_is_not_required(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(access, "permitted", lambda *_: True)
-    assert statuses(service, "GET", "/staff")["supplier"] == 200
 
 
 @pytest.mark.parametrize(

@@ -122,22 +122,18 @@ class Curve:
 
     @property
     def table(self) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
-        """The lines' names, and their numbers at some of the steps that are drawn. Steps that all
-        lines measured come before others; the first and the last are always there."""
-        return sampled(self.series)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A curve in words, for the table beside it."""
-
-    group: str
-    name: str
-    first: float
-    least: float
-    last: float
-    steps: int
-    finer: bool
+        """The lines' names, and their numbers at some of the steps that are drawn: at most
+        `MOST_ROWS`, evenly among those that most lines have, with the first and the last."""
+        columns = [dict(each["points"]) for each in self.series]
+        often = Counter(step for column in columns for step in column)
+        most = max(often.values(), default=0)
+        steps = sorted(step for step, lines in often.items() if lines == most)
+        apart = max((len(steps) - 1) / (MOST_ROWS - 3), 1)
+        places = (round(at * apart) for at in range(MOST_ROWS - 2))
+        chosen = {min(often), max(often)} if often else set()
+        chosen |= {steps[at] for at in places if at < len(steps)}
+        rows = [(step, [column.get(step) for column in columns]) for step in sorted(chosen)]
+        return [str(each["name"]) for each in self.series], rows
 
 
 @dataclass(frozen=True)
@@ -153,6 +149,11 @@ class DrawnLine:
     def thinned(self) -> bool:
         """Whether there are more numbers than are drawn."""
         return self.finer or self.steps > len(self.points)
+
+    @property
+    def least(self) -> float:
+        """The least number: extremes are always among the points that are drawn."""
+        return min(value for _, value in self.points)
 
 
 Lines = Mapping[tuple[str, str], DrawnLine]
@@ -279,40 +280,3 @@ def curves(lines: Lines) -> list[Curve]:
         )
         for name in names[:MOST_CHARTS]
     ]
-
-
-def summaries(lines: Lines) -> list[Summary]:
-    """Every line in words, by group and name."""
-    return [
-        summary(group, name, line)
-        for (name, group), line in sorted(lines.items(), key=lambda item: item[0][::-1])
-    ]
-
-
-def summary(group: str, name: str, line: DrawnLine) -> Summary:
-    """One line in words. Its extremes are always among the points that are drawn."""
-    return Summary(
-        group=group,
-        name=name,
-        first=line.points[0][1],
-        least=min(value for _, value in line.points),
-        last=line.points[-1][1],
-        steps=line.steps,
-        finer=line.finer,
-    )
-
-
-def sampled(
-    series: Sequence[Mapping[str, Any]],
-) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
-    """See `Curve.table`: at most `MOST_ROWS` steps, evenly among those that most lines have."""
-    columns = [dict(each["points"]) for each in series]
-    often = Counter(step for column in columns for step in column)
-    most = max(often.values(), default=0)
-    steps = sorted(step for step, lines in often.items() if lines == most)
-    apart = max((len(steps) - 1) / (MOST_ROWS - 3), 1)
-    places = (round(at * apart) for at in range(MOST_ROWS - 2))
-    chosen = {min(often), max(often)} if often else set()
-    chosen |= {steps[at] for at in places if at < len(steps)}
-    rows = [(step, [column.get(step) for column in columns]) for step in sorted(chosen)]
-    return [str(each["name"]) for each in series], rows

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from govray.governance.policy import globs
 from govray.governance.policy.memorization_section import Monitoring
-from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.entropy_profile import EntropyProfile, Measure
 from govray.governance.record.incidents import Findings
 
 MOST_CHARTS = 6
@@ -47,19 +47,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class ChartRow:
-    """One measure, for the table beside the chart."""
-
-    step: int
-    layer: str
-    deviation: float
-    p: float
-    e: float | None
-    probe: float
-    reserve: float
-
-
-@dataclass(frozen=True)
 class Chart:
     """One corpus. Coordinates are of a view box of 900 by 260."""
 
@@ -71,7 +58,7 @@ class Chart:
     bands: tuple[Stripe, ...]
     events: tuple[Tick, ...]
     lines: tuple[Line, ...]
-    numbers: tuple[ChartRow, ...]
+    numbers: tuple[tuple[int, Measure], ...]
     left: int = LEFT
     right: int = RIGHT
     top: int = TOP
@@ -152,10 +139,7 @@ def _chart(
             if each.corpus == corpus
         ),
         lines=tuple(lines),
-        numbers=tuple(
-            ChartRow(step, m.layer, m.deviation, m.p, m.e, m.probe.entropy, m.reserve.entropy)
-            for _, step, m in found
-        ),
+        numbers=tuple((step, measure) for _, step, measure in found),
     )
 
 

@@ -1,22 +1,21 @@
-"""Who submitted a model's run: what its page and its lineage say, and to whom."""
+"""A model whose policy has phases, and whose run was submitted: what page and lineage say."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from sqlmodel import Session
 
 from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify.verifier import VerifiedModel
-from govray.platform.store.database import open_store
-from govray.platform.store.model_index import index_model
-from govray.platform.store.store_secret import KEY_ENV
-from tests.support.people import Service, serve
-from tests.support.shelf_of_models import KEY
-from tests.support.world import World
+from tests.support.people import Service, serve_models
+from tests.support.world import POLICY, World
 
+UPPER = '{layers: {"blocks[0.5:]": 1, final_norm: 0.3, head: 1}}'
+PHASED = f"{UPPER[:-1]}, phases: [{{from_step: 2, layers: {{all: 0.5}}}}]}}"
 BY = {
     "submission": "s-1",
     "user": "<b>eve</b>\u202e",
@@ -33,7 +32,11 @@ def submitted(attestation: Attestation) -> Attestation:
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return World()
+    made = World()
+    assert UPPER in POLICY
+    policy = read_policy(POLICY.replace(UPPER, PHASED))
+    made.policy = seal_policy(policy, made.keys.compliance)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +53,7 @@ def models(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def service(
     world: World, models: dict[str, VerifiedModel], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
-    folder: Path = tmp_path_factory.mktemp("store")
-    (secret := folder / "store.key").touch(0o600)
-    secret.write_bytes(KEY)
-    url = f"sqlite:///{folder / 'store.db'}"
-    engine = open_store(url, create=True)
-    with Session(engine) as session:
-        for model in models.values():
-            index_model(session, model, trust_root=world.root, key=KEY, folder=str(model.path))
-        session.commit()
-    engine.dispose()
-    with pytest.MonkeyPatch.context() as patch, serve(url) as served:
-        patch.setenv(KEY_ENV, str(secret))
+    with serve_models(tmp_path_factory.mktemp("store"), world.root, models.values()) as served:
         yield served
 
 
@@ -83,3 +75,16 @@ def test_the_lineage_says_who(models: dict[str, VerifiedModel], service: Service
     asked, plain = (client.get(f"/v1{path_of(each)}/lineage").json() for each in models.values())
     assert BY.items() <= asked["execution"].items()
     assert not BY.keys() & plain["execution"].keys()
+
+
+def test_the_page_names_the_steps_in_which_a_layer_was_closed(
+    models: dict[str, VerifiedModel], service: Service
+) -> None:
+    page = service.client("engineer", accept="text/html").get(path_of(models["plain"]))
+    assert page.status_code == 200
+    table = page.text.partition('<table class="depth">')[2].partition("</table>")[0]
+    [row] = re.findall(r"upper_half <span.*?</tr>", table, re.S)
+    cells = re.findall(r'<span class="say">(.*?)</td>', row, re.S)
+    closed = "closed in steps 0–1"
+    assert [closed in cell for cell in cells] == [True, True, False, False, False]
+    assert table.count(closed) == 2  # in no other row
