@@ -111,9 +111,7 @@ def first_attempt(accepted: AcceptanceForm) -> AttemptForm:
     return AttemptForm(number=1, secret=secret, facts=accepted.facts_digest)
 
 
-def here(
-    task: str, *, read: tuple[Path, ...], write: Path, within: float, **given: Any
-) -> Any:
+def here(task: str, *, read: tuple[Path, ...], write: Path, within: float, **given: Any) -> Any:
     """The parser in this process, which costs no start of another."""
     return taken(json.loads(json.dumps(answer(partial(TASKS[task], **given)))))
 

@@ -44,7 +44,7 @@ from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import read
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.trust.trust_state import TrustState
-from govray.governance.verify.execution_step import check_execution
+from govray.governance.verify.envelope_steps import check_execution
 from govray.platform.attestor.comparison import compare, execution
 from govray.platform.attestor.parser import MORE
 from govray.platform.attestor.register import Register

@@ -10,7 +10,7 @@ from govray.errors import Refused
 from govray.governance.attestation.environment import Setup
 from govray.governance.attestation.model_attestation import Claims
 from govray.governance.attestation.signing import UnsignedModel
-from govray.governance.verify.execution_step import check_execution
+from govray.governance.verify.envelope_steps import check_execution
 from govray.platform.attestor.comparison import compare, execution, origin
 from govray.platform.attestor.register_tables import Accepted, Attempt, Posted
 from tests.support.registered import acceptance, attempt, committed, digest

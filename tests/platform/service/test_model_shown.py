@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify.verifier import VerifiedModel
 from tests.support.people import Service, serve_models
@@ -35,7 +34,7 @@ def world() -> World:
     made = World()
     assert UPPER in POLICY
     policy = read_policy(POLICY.replace(UPPER, PHASED))
-    made.policy = seal_policy(policy, made.keys.compliance)
+    made.policy = policy.seal(made.keys.compliance)
     return made
 
 

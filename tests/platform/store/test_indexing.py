@@ -31,7 +31,7 @@ from govray.platform.indexing.indexer import IndexBudget, IndexReport, index_sto
 from govray.platform.indexing.model_rows import MEMORIZATION
 from govray.platform.store import rebuild as rebuilding
 from govray.platform.store import tables
-from govray.platform.store.database import open_store
+from govray.platform.store.database import open_store, sqlite_file
 from govray.platform.store.rebuild import derived, rebuild
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.train.attest.memorization_audit import DEFAULTS
@@ -314,7 +314,10 @@ def test_two_rebuilds_at_once_are_refused_and_a_killed_one_is_cleared_away(
     with ExitStack() as left, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rebuilding, "_unlink", lambda _: None)
         patch.setattr(rebuilding, "_drop_schema", lambda _: None)
-        left.enter_context(rebuilding._beside(store))
+        file = sqlite_file(store.url)
+        left.enter_context(
+            rebuilding._file_beside(store, file) if file else rebuilding._schema_beside(store)
+        )
     rebuild(store, fill)
     with Session(store) as session:
         assert len(session.exec(select(tables.Trial)).all()) == 3

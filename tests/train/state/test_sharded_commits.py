@@ -15,8 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from govray.engine.model.adapters import Adapters
-from govray.engine.model.gpt import GPT, loss
 from govray.errors import Damaged, GovrayError, InfrastructureFailed
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -27,65 +25,13 @@ from govray.train.checkpoint import (
     stored_tensors,
     whole_file,
 )
-from govray.train.checkpoint.retention import Rules
 from govray.train.checkpoint.sharded_file import part_name
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.checkpoint.tensor_shards import shard, whole
-from govray.train.experiment.sections import Ema
 from govray.train.state import committer, garbage_collection
-from govray.train.state.committer import Commits
-from govray.train.state.snapshot import TrainingState, committed_folders, folder_name, latest
-from govray.train.state.trained_model import TorchModel
-from govray.train.state.weight_average import WeightAverage
-from tests.support.committing import Training, attempt
+from govray.train.state.snapshot import committed_folders, folder_name, latest
 from tests.support.object_server import CREDENTIALS, Server
 from tests.support.ranks import Hung, RankPool
-
-
-class Shared(Training):
-    """A small GPT, sharded over all ranks, whose vocabulary no number of ranks divides."""
-
-    def __init__(
-        self, folder: Path, *, resumed: int = 0, cut: bool = True, replicate: int = 1
-    ) -> None:
-        super().__init__(folder, resumed=resumed, keep=Rules(latest=9))
-        torch.manual_seed(3)
-        self.model: Any = GPT(blocks=2, width=8, context=4, vocabulary=11)
-        if cut:
-            shard(self.model, replicate=replicate)
-        adapters = Adapters(self.model, {"acme": 2}, seed=0)
-        every = [*self.model.parameters(), *(p for _, p in adapters.named_parameters())]
-        self.optimizer = torch.optim.AdamW(every, lr=0.1)
-        self.average = WeightAverage(self.model, Ema(decay=0.5))
-        self.done = resumed
-        self.trained = TorchModel(self.model, self.optimizer, adapters, self.average)
-        self.state = TrainingState(self.trained)
-        self.adapters = adapters
-        self.commits = Commits(self.state, self.order, resumed, attempt(folder))
-
-    def step(self) -> None:
-        """Equal rows on all ranks, so that the world size shows in nothing but rounding."""
-        torch.manual_seed(7)
-        tokens = torch.randint(0, 11, (2, 5))
-        self.optimizer.zero_grad(set_to_none=True)
-        batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
-        with self.adapters.active("acme"):
-            loss(self.model, batch).mean().backward()
-        self.optimizer.step()
-        self.average.update(self.done)
-        self.done += 1
-
-    def resume(self, step: int) -> None:
-        assert self.state.restore(self.folder / folder_name(step), self.order)
-
-    def gathered(self) -> dict[str, dict[str, Tensor]]:
-        """File → its tensors whole, as one rank would have committed them. Collective."""
-        live, _ = self.trained.tensors()
-        return {
-            file: {name: whole(own[name]).detach().clone() for name in sorted(own)}
-            for file, own in live.items()
-        }
-
+from tests.support.shared_training import Shared
 
 OPTIMIZER = "optimizer.safetensors"
 
