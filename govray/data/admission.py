@@ -74,7 +74,6 @@ class Prepared:
 
     @cached_property
     def sealed(self) -> Sealed[Manifest]:
-        """The manifest as it stands in the envelope."""
         where = str(self.folder / MANIFEST_FILE)
         return read_manifest(Envelope.parse(self.envelope, where=where), where=where)
 

@@ -85,7 +85,6 @@ class GroupCache:
         return key in self._kept
 
     def get(self, key: GroupKey) -> Rows | None:
-        """The rows of a row group, if they are there."""
         with self._lock:
             rows = self._kept.get(key)
             if rows is not None:
@@ -107,7 +106,6 @@ class GroupCache:
                 self._bytes -= gone.values.nbytes
 
     def clear(self) -> None:
-        """Let all go."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
@@ -393,7 +391,6 @@ DECODED = GroupCache(CACHED_BYTES)
 
 
 def _object(path: str, whole: bool) -> ShardFile:
-    """An open shard of a store."""
     return _whole_object(path) if whole else _ranged_object(path)
 
 

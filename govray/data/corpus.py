@@ -78,7 +78,6 @@ class Built:
 
     @property
     def records(self) -> Records:
-        """What a credential states of its records."""
         return Records(root=self.root, count=self.count, commitment=self.commitment)
 
 
@@ -130,7 +129,6 @@ class Leaves:
         return len(self.hashes) // 32
 
     def add_hash(self, node: bytes) -> None:
-        """Append a leaf by its hash."""
         self.hashes += node
 
 
@@ -207,7 +205,6 @@ class PartsWriter:
         return self.files[-1]
 
     def built(self, folder: Path) -> Built:
-        """What was written, as it lies in ``folder``."""
         assert isinstance(self._root, merkle.RunningRoot)
         root = "sha256:" + self._root.root().hex()
         commitment = record_commitment.commitment(self._secret)

@@ -114,7 +114,6 @@ class Packed:
 
     @property
     def records(self) -> int:
-        """How many."""
         return self.part.records[1]
 
 
@@ -148,8 +147,6 @@ class PartWork(ABC):
 
 @dataclass(frozen=True)
 class Packing(PartWork):
-    """Packs a part."""
-
     draft: DraftFolder
     tokenizer: Tokenizer
     context: int
@@ -162,7 +159,6 @@ class Packing(PartWork):
         return self.draft.folder
 
     def work(self, item: Item) -> Packed:
-        """Raises as `_pack`."""
         if found := finished_part(self.draft, item.file, self._dtype):
             return Packed(found)
         packed = self._pack(item)

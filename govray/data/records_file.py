@@ -60,7 +60,6 @@ _COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD", "family": "N
 
 
 def write(path: Place, columns: RecordColumns) -> None:
-    """Write the records of one part."""
     entries = pa.py_buffer(np.ascontiguousarray(columns.entries))
     table = pa.table(
         [

@@ -131,7 +131,6 @@ class FileTokenizer:
 
 
 def load_tokenizer(path: Path | None) -> ByteTokenizer | FileTokenizer:
-    """The tokenizer file at ``path``, or bytes."""
     if path is None:
         return ByteTokenizer()
     tokenizer = FileTokenizer(path.name, read_file(path))

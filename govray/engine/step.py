@@ -187,7 +187,6 @@ class GovernedStep(GatedStep):
         return []
 
     def _try(self, batch: StepBatch, loss_fn: LossFn, here: FirstFailure) -> None:
-        """Try what was not tried yet."""
         with here.noted():
             self._try_optimizer()  # whatever failed here: shards may be gathered in it
         if self._try_rows and here.failure is None:

@@ -72,7 +72,6 @@ def halving(file: SearchFile, mode: Mode | None = None) -> Preview:
 
 
 def random_points(file: SearchFile) -> Preview:
-    """Random points, each run to its end."""
     return _preview(_one(file, file.search.max_trials), file.search.divisor, _random_points(file))
 
 

@@ -162,7 +162,6 @@ def _folder(file: SearchFile, new: bool, submission: Submission | None) -> Path:
 def refuse_other_search(
     record: SearchRecord, file: SearchFile, submission: Submission | None
 ) -> None:
-    """Refuse to go on with a search of another file, or of another submission."""
     if record.submission != submission or record.file != file:
         other = "submission" if record.submission != submission else "file"
         raise Refused(
@@ -376,7 +375,6 @@ def _search(
     driver: int,
     begun: bool,
 ) -> None:
-    """Run all trials."""
     file, folder = record.file, record.folder
     recipe = load_searcher(file.search.searcher)
     rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}

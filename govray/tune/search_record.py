@@ -96,7 +96,6 @@ class SearchRecord:
         self._append(line | {"values": dict(values)})
 
     def ended(self, trial: str, how: How, reason: str) -> None:
-        """Record how a trial ended, once."""
         if self.trials[trial].how is None:
             self._append({"kind": "ended", "trial": trial, "how": how, "reason": reason[:4096]})
 

@@ -52,7 +52,6 @@ class Measurement:
     memorization: float | None
 
     def judged(self, search: Search) -> TrialReport:
-        """What the search makes of it."""
         return report(
             step=self.step,
             value=self.value,

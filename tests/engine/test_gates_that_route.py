@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
-from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.collective.agreement import Terms
-from govray.engine.collective.step_settings import AggregatorName, StepSettings
+from govray.engine.collective.step_settings import AggregatorName
 from govray.engine.gradients.pass_planner import Pass
-from govray.engine.model.adapters import Adapters
-from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.gpt import loss
 from govray.engine.model.keyed_dropout import Keyed
-from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import build_step
+from govray.engine.step import GovernedStep
 from govray.engine.steps import routed
 from govray.errors import Refused
 from govray.governance.policy.route import Route
-from govray.governance.record.batch_plan import rank_slice
 from govray.train.checkpoint.optimizer_state import optimizer_state
-from tests.support.cases import PLAN as PLAN_DIGEST
-from tests.support.cases import POLICY, allow_all
+from tests.support.changing_routes import build, digest, read
 from tests.support.ranks import RankPool
 from tests.support.violations import global_clip
 
 STEPS = 4
-CONTEXT, VOCABULARY, CLIP = 4, 17, 0.05
+EVERYTHING = Route(dict.fromkeys(["embedding", "block.0", "block.1", "final_norm", "head"], 1.0))
 TEAM = Route({}, "team", 4)
 OTHER = Route({}, "other", 4)
 OWN = Route({}, "notes", 2)
 CORPORA = ("friend", "notes", "open", "other")
 GATE = 2
+STREAMS = {
+    EVERYTHING: ["open"] * 5,
+    TEAM: ["friend", "notes", "notes", "friend", "notes"],
+    OTHER: ["other"] * 3,
+}
 
 
 @dataclass(frozen=True)
@@ -54,43 +51,9 @@ class Trained:
     domains: dict[str, str]
 
 
-def digest(tensor: Tensor) -> str:
-    tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
-
-
-def read(step: int, everything: Route, rank: int, world: int) -> StepBatch:
-    """A rank's slice of each stream; a row is a function of step, corpus and position."""
-    streams = {
-        everything: ["open"] * 5,
-        TEAM: ["friend", "notes", "notes", "friend", "notes"],
-        OTHER: ["other"] * 3,
-    }
-    parts, corpora = [], {}
-    for route, names in streams.items():
-        mine = rank_slice(range(len(names)), rank, world)
-        if not mine:
-            continue
-        held = sorted(mine, key=lambda position: names[position])
-        rows = torch.stack([row(step, names[position], position) for position in held])
-        parts.append(
-            MicroBatch(
-                route.digest,
-                {"tokens": rows[:, :-1], "targets": rows[:, 1:]},
-                positions=tuple(held),
-                row_targets=(CONTEXT,) * len(held),
-                corpora=tuple(names[position] for position in held),
-            )
-        )
-        for name in set(parts[-1].corpora):
-            count = parts[-1].corpora.count(name)
-            corpora[name] = (count, count * CONTEXT)
-    return StepBatch(step, tuple(parts), corpora)
-
-
-def row(*key: object) -> Tensor:
-    seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:4], "big")
-    return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
+def build_gated(**settings: Any) -> tuple[GovernedStep, torch.optim.Optimizer]:
+    routes, alternatives = [EVERYTHING, TEAM, OTHER, OWN], {TEAM.digest: [OWN.digest]}
+    return build(routes, alternatives=alternatives, corpora=CORPORA, **settings)
 
 
 def train(
@@ -104,27 +67,8 @@ def train(
 
 def _train(gate: int | None, patch: pytest.MonkeyPatch, aggregator: AggregatorName) -> Trained:
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(3)
-    model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).double()
-    everything = allow_all(model)
-    if aggregator == "fsdp2":
-        for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
-    adapters = Adapters(model, {"team": 4, "other": 4, "notes": 2}, seed=5)
-    parameters = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
-    optimizer = torch.optim.AdamW([*parameters.values()], lr=1e-2, weight_decay=0.1)
-    governed = build_step(
-        model,
-        optimizer,
-        groups=layer_groups(model),
-        routes={route.digest: route for route in (everything, TEAM, OTHER, OWN)},
-        alternatives={TEAM.digest: [OWN.digest]},
-        adapters=adapters,
-        terms=Terms(policy_digest=POLICY, plan_digest=PLAN_DIGEST, corpora=CORPORA),
-        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, aggregator=aggregator),
-    )
-    governed._try_rows = None  # it changes no number
+    governed, optimizer = build_gated(aggregator=aggregator)
+    parameters = governed.routed.parameters
     first = {name: digest(tensor) for name, tensor in parameters.items()}
     masks: dict[tuple[int, str, int, str], str] = {}
     kept = Keyed.kept
@@ -139,7 +83,7 @@ def _train(gate: int | None, patch: pytest.MonkeyPatch, aggregator: AggregatorNa
     for step in range(STEPS):
         gated = {"notes": OWN.digest} if gate is not None and step >= gate else {}
         governed.reroute(gated)
-        governed(read(step, everything, rank, world).rerouted(gated), loss)
+        governed(read(step, STREAMS, rank, world).rerouted(gated), loss)
     states, _ = optimizer_state(optimizer, {p: name for name, p in parameters.items()})
     return Trained(
         {name: digest(tensor) for name, tensor in (parameters | states).items()},
@@ -257,23 +201,10 @@ def wide_rows(rank: int) -> str:
 
 
 def _refused(gate: Callable[..., None], rows: dict[str, str]) -> str:
-    model = GPT(2, 32, CONTEXT, VOCABULARY)
-    adapters = Adapters(model, {"team": 4, "other": 4, "notes": 2}, seed=5)
-    parameters = [*model.parameters(), *dict(adapters.named_parameters()).values()]
-    everything = allow_all(model)
-    step = build_step(
-        model,
-        torch.optim.SGD(parameters, lr=0.1),
-        groups=layer_groups(model),
-        routes={route.digest: route for route in (everything, TEAM, OTHER, OWN)},
-        alternatives={TEAM.digest: [OWN.digest]},
-        adapters=adapters,
-        terms=Terms(policy_digest=POLICY, plan_digest=PLAN_DIGEST, corpora=CORPORA),
-        settings=StepSettings(seed=5),
-    )
+    step, _ = build_gated()
     gate(step)
     try:
-        step(read(0, everything, dist.get_rank(), 2).rerouted(rows), loss)
+        step(read(0, STREAMS, dist.get_rank(), 2).rerouted(rows), loss)
     except Refused as error:
         return str(error)
     return "trained"

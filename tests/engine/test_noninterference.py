@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,34 +9,32 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from govray.engine import step as step_module
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
-from govray.engine.collective.agreement import Terms
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.bucket_reducer import Reducer
-from govray.engine.collective.step_settings import Precision, StepSettings
+from govray.engine.collective.step_settings import Precision
 from govray.engine.gradients.forward import Forward
 from govray.engine.model import compiled_blocks
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import Keyed
-from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import GovernedStep, build_step
+from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.record.row_order import RowOrder
 from govray.train.checkpoint.optimizer_state import optimizer_state
-from tests.support.cases import batch_on
+from tests.support.cases import batch_on, governed
+from tests.support.changing_routes import VOCABULARY, digest, drawn_row
 from tests.support.deterministic import deterministic
 from tests.support.ranks import RankPool
 from tests.support.violations import global_clip, zero_instead_of_absent
 
 STEPS = 6
 CONTEXT = 3  # few tokens, because a kernel call's size shows most in small ones
-VOCABULARY = 17
 CLIP = 0.1
 DIGEST = "sha256:" + "0" * 64
 
@@ -60,14 +57,6 @@ class Trained:
     first_base: dict[str, str]
     first_adapter: dict[str, str]
     clipped: bool
-
-
-def digest(tensor: Tensor) -> str:
-    data = tensor.detach().cpu().contiguous()
-    described = f"{data.dtype} {tuple(data.shape)}".encode()
-    return hashlib.sha256(
-        described + data.reshape(-1).view(torch.uint8).numpy().tobytes()
-    ).hexdigest()
 
 
 def plan(*, notes: str, quotas: dict[str, int]) -> BatchPlan:
@@ -105,7 +94,7 @@ def read(batch_plan: BatchPlan, step: int, rank: int, world: int) -> StepBatch:
         rows = [(corpus, row) for _, corpus, row in batch_plan.read(stream, mine)]
         if not rows:
             continue
-        tokens = torch.stack([row_tokens(corpus, row) for corpus, row in rows])
+        tokens = torch.stack([drawn_row(corpus, row, context=CONTEXT) for corpus, row in rows])
         targets = tokens[:, 1:].clone()
         # A row of odd number is short: its last token is no loss target.
         targets[[row % 2 == 1 for _, row in rows], -1] = IGNORED
@@ -120,11 +109,6 @@ def read(batch_plan: BatchPlan, step: int, rank: int, world: int) -> StepBatch:
         )
         corpora[rows[0][0]] = (len(rows), sum(counts))
     return StepBatch(step=step, micro_batches=tuple(micro_batches), corpora=corpora)
-
-
-def row_tokens(corpus: str, row: int) -> Tensor:
-    seed = int.from_bytes(hashlib.sha256(f"{corpus} {row}".encode()).digest()[:4], "big")
-    return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
 
 
 def train_compiled(notes: str, violation: str | None) -> Trained:
@@ -198,25 +182,25 @@ def _train(
     if own:
         optimizer.add_param_group({"params": [*own.values()]})
     routes = [EVERYTHING, UPPER_HALF, *([NOTES] if with_adapter else [])]
-    governed = build_step(
+    run = governed(
         model,
         optimizer,
-        groups=layer_groups(model),
-        routes={route.digest: route for route in routes},
+        routes,
         adapters=adapters,
-        terms=Terms(
-            policy_digest=DIGEST, plan_digest=batch_plan.digest, corpora=batch_plan.corpora
-        ),
-        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, precision=precision, **settings),
+        tries_rows=tries_rows,  # it changes no number, and would refuse some violations
+        corpora=batch_plan.corpora,
+        seed=5,
+        clip_norm=CLIP,
+        max_rows=2,
+        precision=precision,
+        **settings,
     )
-    if not tries_rows:  # it changes no number, and would refuse some violations
-        governed._try_rows = None
     first_base = {name: digest(tensor) for name, tensor in base.items()}
     first_adapter = {name: digest(tensor) for name, tensor in own.items()}
     norms: list[float] = []
     for step in range(STEPS):
         batch = batch_on(read(batch_plan, step, dist.get_rank(), dist.get_world_size()), device)
-        norms += governed(batch, loss).grad_norms.values()
+        norms += run(batch, loss).grad_norms.values()
     names = {parameter: name for name, parameter in (base | own).items()}
     states, _ = optimizer_state(optimizer, names)
     digests = {name: digest(tensor) for name, tensor in (base | own | states).items()}

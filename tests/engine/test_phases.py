@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
@@ -10,30 +9,22 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
-from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.collective.agreement import Terms
-from govray.engine.collective.step_settings import AggregatorName, StepSettings
-from govray.engine.model.adapters import Adapters
+from govray.engine.batch import StepBatch
+from govray.engine.collective.step_settings import AggregatorName
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import GovernedStep, build_step
+from govray.engine.step import GovernedStep
 from govray.errors import Refused
 from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.route import Route, RoutePhase
-from govray.governance.record.batch_plan import rank_slice
 from govray.governance.record.gates import changed_routes
 from govray.train.checkpoint.optimizer_state import optimizer_state
-from tests.support.cases import PLAN as PLAN_DIGEST
-from tests.support.cases import POLICY
+from tests.support.changing_routes import CONTEXT, VOCABULARY, build, digest, read
 from tests.support.ranks import RankPool
 from tests.support.violations import global_clip, zero_instead_of_absent
 
 STEPS, BEGINS, ENDS = 5, 2, 4
-CONTEXT, VOCABULARY, CLIP = 4, 17, 0.05
 CLOSED = ("embedding", "block.0")
 UPPER = {"block.1": 1.0, "final_norm": 1.0, "head": 0.5}
 WHOLE = {"embedding": 1.0, "block.0": 1.0, "block.1": 1.0, "final_norm": 1.0, "head": 1.0}
@@ -45,11 +36,6 @@ States = list[dict[str, str]]
 """For each step, and before the first: name of a tensor → digest."""
 
 
-def digest(tensor: Tensor) -> str:
-    tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
-
-
 def routes(phased: Route) -> CorpusRoutes:
     return CorpusRoutes({"open": phased, "notes": OWN})
 
@@ -59,54 +45,18 @@ def due(phased: Route, step: int) -> dict[str, str]:
     return {corpus: route.digest for corpus, route in found.items() if route}
 
 
-def read(step: int, phased: Route, corpora: Collection[str], rank: int, world: int) -> StepBatch:
-    """A rank's slice of each stream; a row is a function of step, corpus and position."""
-    parts, counts = [], {}
-    for corpus, route in routes(phased).items():
-        mine = rank_slice(range(5), rank, world)
-        if not mine or corpus not in corpora:
-            continue
-        rows = torch.stack([row(step, corpus, position) for position in mine])
-        parts.append(
-            MicroBatch(
-                route.digest,
-                {"tokens": rows[:, :-1], "targets": rows[:, 1:]},
-                positions=tuple(mine),
-                row_targets=(CONTEXT,) * len(mine),
-                corpora=(corpus,) * len(mine),
-            )
-        )
-        counts[corpus] = (len(mine), len(mine) * CONTEXT)
-    return StepBatch(step, tuple(parts), counts).rerouted(due(phased, step))
+def batch_of(step: int, phased: Route, corpora: Collection[str]) -> StepBatch:
+    """This rank's rows, by the routes that are due."""
+    streams = {route: [name] * 5 for name, route in routes(phased).items() if name in corpora}
+    return read(step, streams, dist.get_rank(), dist.get_world_size()).rerouted(due(phased, step))
 
 
-def row(*key: object) -> Tensor:
-    seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:4], "big")
-    return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
-
-
-def build(phased: Route, aggregator: AggregatorName) -> tuple[GovernedStep, torch.optim.Optimizer]:
-    torch.manual_seed(3)
-    model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).double()
-    if aggregator == "fsdp2":
-        for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
-    adapters = Adapters(model, {"notes": 2}, seed=5)
-    parameters = [*model.parameters(), *dict(adapters.named_parameters()).values()]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1)
-    governed = build_step(
-        model,
-        optimizer,
-        groups=layer_groups(model),
-        routes=routes(phased).by_digest,
-        alternatives={phased.digest: [each.digest for each in phased.later]},
-        adapters=adapters,
-        terms=Terms(policy_digest=POLICY, plan_digest=PLAN_DIGEST, corpora=CORPORA),
-        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, aggregator=aggregator),
-    )
-    governed._try_rows = None  # it changes no number
-    return governed, optimizer
+def build_phased(
+    phased: Route, aggregator: AggregatorName
+) -> tuple[GovernedStep, torch.optim.Optimizer]:
+    alternatives = {phased.digest: [each.digest for each in phased.later]}
+    every = [*routes(phased).by_digest.values()]
+    return build(every, alternatives=alternatives, corpora=CORPORA, aggregator=aggregator)
 
 
 def train(
@@ -118,13 +68,12 @@ def train(
     with pytest.MonkeyPatch.context() as patch:
         if violation is not None:
             VIOLATIONS[violation](patch)
-        rank, world = dist.get_rank(), dist.get_world_size()
-        governed, optimizer = build(phased, aggregator)
+        governed, optimizer = build_phased(phased, aggregator)
         names = {p: name for name, p in governed.routed.parameters.items()}
         states = [{name: digest(p) for p, name in names.items()}]
         for step in range(STEPS):
             governed.reroute(due(phased, step))
-            governed(read(step, phased, corpora, rank, world), loss)
+            governed(batch_of(step, phased, corpora), loss)
             moments, _ = optimizer_state(optimizer, names)
             tensors = {name: p for p, name in names.items()} | moments
             states.append({name: digest(tensor) for name, tensor in tensors.items()})
@@ -207,11 +156,10 @@ def test_torchs_own_sums_keep_it_too(two_ranks: RankPool) -> None:
 
 def late_rank(rank: int) -> str:
     """When the phase begins, one rank stays in the one before."""
-    governed, _ = build(PHASED, "governed")
-    here, world = dist.get_rank(), dist.get_world_size()
-    batch = read(BEGINS, PHASED, CORPORA, here, world)
+    governed, _ = build_phased(PHASED, "governed")
+    batch = batch_of(BEGINS, PHASED, CORPORA)
     governed.reroute(due(PHASED, BEGINS))
-    if here == rank:
+    if dist.get_rank() == rank:
         parts = tuple(replace(each, taken=None) for each in batch.micro_batches)
         batch = replace(batch, micro_batches=parts)
     try:

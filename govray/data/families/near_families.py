@@ -198,7 +198,6 @@ def with_families(
 
 
 def _of_corpus(folder: Path, parts: Sequence[Item], sizes: Sequence[int]) -> tuple[Item, ...]:
-    """The parts of one corpus with their families."""
     starts = np.cumsum([0, *sizes])
     total = int(starts[-1])
     if not total:

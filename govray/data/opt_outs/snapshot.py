@@ -131,7 +131,6 @@ class OptOuts:
 
 
 def read_opt_outs(path: Path, agents: Sequence[str]) -> OptOuts:
-    """Read a snapshot."""
     if not agents or not all(each and each.isprintable() for each in agents):
         raise UsageError("no user agent is named", where="--opt-out-agent", do="Name one, or *")
     try:
@@ -270,7 +269,6 @@ class OptOutFilter:
     reserved: int = 0
 
     def of(self, records: Iterable[SourceRecord]) -> Iterator[SourceRecord]:
-        """The other records."""
         for record in records:
             urls = record.stated.get("url", ())
             if not urls:

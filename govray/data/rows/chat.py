@@ -58,7 +58,6 @@ def encode(messages: Any) -> bytes:
 
 
 def decode(content: bytes | memoryview) -> list[dict[str, str]]:
-    """The messages of a record."""
     try:
         value = canonical_json.parse_canonical(bytes(content))
     except Malformed as error:

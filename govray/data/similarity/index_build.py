@@ -176,7 +176,6 @@ def _write_bands(rows: npt.NDArray[np.void], first: int, file: BinaryIO) -> None
 
 
 def entries_of(keys: Entries, numbers: Entries) -> Entries:
-    """The entries of passages, from their keys and numbers."""
     return (keys & np.uint64(0xFFFFFFFF00000000)) | numbers
 
 

@@ -138,8 +138,6 @@ class CorpusPassages:
 
 @dataclass(frozen=True)
 class PassageIndex:
-    """An opened index."""
-
     folder: Path
     parts: tuple[int, ...]
     size: int
@@ -176,7 +174,6 @@ class PassageIndex:
         return best
 
     def passages(self) -> CorpusPassages:
-        """All of them, in memory."""
         owners = np.empty(len(self), np.int64)
         signatures = np.empty((len(self), PERMUTATIONS), np.uint32)
         for block in range(len(self._row_digests)):

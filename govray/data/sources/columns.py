@@ -160,7 +160,6 @@ class ColumnsSeen:
         self._objects: dict[tuple[str, ...], tuple[int, str]] = {}
 
     def note(self, object: str, attributes: Iterable[str]) -> None:
-        """Count one object, and what it has."""
         self._count(tuple(sorted(attributes)), 1, object)
 
     def merge(self, other: ColumnsSeen) -> None:

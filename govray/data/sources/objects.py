@@ -91,7 +91,6 @@ class SourceObject:
         return COMPRESSIONS.get(self.suffixes[-1]) if self.suffixes else None
 
     def open(self) -> pa.NativeFile:
-        """Its bytes as they are, from the first."""
         return self.folder.open(self.name, self.stamp)
 
     def check_unchanged(self) -> None:
@@ -273,13 +272,11 @@ class DiskFolder:
         return {name: self.stamp(name) for name in sorted(names)}
 
     def stamp(self, name: str) -> Stamp:
-        """What a file is now."""
         with disk_errors(self.path / name):
             status = (self.path / name).stat()
         return Stamp(status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
 
     def open(self, name: str, stamp: Stamp) -> pa.NativeFile:
-        """A file's bytes, read and not mapped: `SourceObject.check_unchanged` compares it."""
         return pa.OSFile(str(self.path / name))
 
 

@@ -168,7 +168,6 @@ class Merger:
         self._selection = selection
 
     def begin(self, target: Path, terms: RecordTerms | None, stack: ExitStack) -> GrowingCorpus:
-        """A new corpus, which becomes ``target``."""
         check_vacant(target)
         folder = stack.enter_context(staged_folder(target))
         secret = secret_of(self._secret, terms)
@@ -297,13 +296,14 @@ class Task:
     ) -> Iterator[tuple[SourceRecord, RecordTerms | None]]:
         """The records that are taken, each with its corpus's terms."""
         reading = self.reading
-        found = reader.read_objects(
+        found = reader.read(
             source,
             reading.columns,
             limit=reading.limit,
             normalisation=reading.normalisation,
             schema=reading.schema,
             seen=selection.columns,
+            whole=False,
         )
         records = selection.of(found)
         if self.terms is not None:

@@ -56,7 +56,6 @@ class Quarantine:
     def put(
         self, where: str, attribute: str, value: str, why: str, suggestion: str | None = None
     ) -> None:
-        """Count one record."""
         key = (attribute, value[:_VALUE], why[:_WHY])
         if key not in self._values and len(self._values) >= MOST_VALUES:
             key, suggestion = _FURTHER, None
@@ -111,7 +110,6 @@ class RecordFilter:
         self.columns.merge(other.columns)
 
     def of(self, found: Iterable[SourceRecord | Flaw]) -> Iterator[SourceRecord]:
-        """The records that are taken."""
         for each in found:
             if isinstance(each, Flaw):
                 if self.refuse_flaws:

@@ -35,6 +35,7 @@ def read(
     normalisation: Sequence[Normalisation] = (),
     schema: RowSchema | None = None,
     seen: ColumnsSeen | None = None,
+    whole: bool = True,
 ) -> Iterator[SourceRecord | Flaw]:
     """Every record of ``source`` in ascending order of names, and what cannot be one.
 
@@ -43,32 +44,13 @@ def read(
         normalisation: What to do to the text; by default nothing.
         schema: What the records are, if not text; ``columns`` are of that kind.
         seen: Hears which objects have which columns.
+        whole: Whether these are all objects of a source, which is looked at once more at the end.
 
     Raises:
         UsageError: The source changes meanwhile, a column is missing or of another type, terms
             would be overlooked, or the mapping names columns of plain files.
     """
-    yield from read_objects(
-        source,
-        columns or ColumnMapping(),
-        limit=limit,
-        normalisation=normalisation,
-        schema=schema,
-        seen=seen,
-    )
-    source.check_unchanged()
-
-
-def read_objects(
-    source: RecordSource,
-    columns: ColumnMapping,
-    *,
-    limit: int | None,
-    normalisation: Sequence[Normalisation],
-    schema: RowSchema | None,
-    seen: ColumnsSeen | None = None,
-) -> Iterator[SourceRecord | Flaw]:
-    """As `read`, without a last look at the source as a whole."""
+    columns, seen = columns or ColumnMapping(), seen or ColumnsSeen()
     if schema is not None and (source.format == "files" or normalisation):
         raise UsageError(
             f"records of {schema.run_kind} come from tables without normalisation",
@@ -81,7 +63,6 @@ def read_objects(
             where="--column",
             do="Leave it out, or say what the files are with --format.",
         )
-    seen = seen or ColumnsSeen()
     for found in source.objects:
         found.check_unchanged()
         folders = columns.partition(found.name, found.where)
@@ -100,6 +81,8 @@ def read_objects(
                     found.name, row, raw, limit=most, normalisation=normalisation, schema=schema
                 )
         found.check_unchanged()
+    if whole:
+        source.check_unchanged()
 
 
 def _rows(
@@ -109,7 +92,6 @@ def _rows(
     limit: int,
     seen: ColumnsSeen,
 ) -> Iterator[Raw]:
-    """The rows of an object."""
     match source.format:
         case "jsonl":
             return json_reader.lines(found, columns, limit)

@@ -80,7 +80,6 @@ class Accumulation:
         return [loss]
 
     def _run(self, place: int, each: Pass, step: int, loss_fn: LossFn) -> list[PartLoss]:
-        """Forward and backward of the pass at a place."""
         observed = self.sampler.measuring(each, step)
         with (
             self.aggregator.during(place) as model,

@@ -60,12 +60,10 @@ class Needs:
 
     @property
     def numbers(self) -> list[int]:
-        """As the agreement carries it."""
         return [*self.passes, int(self.shape), int(self.stop), int(self.pause)]
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Needs:
-        """The inverse of ``numbers``."""
         *passes, shape, stop, pause = numbers
         return cls(tuple(passes), bool(shape), bool(stop), bool(pause))
 

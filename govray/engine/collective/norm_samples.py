@@ -40,7 +40,6 @@ class NormSampler:
         )
 
     def due(self, step: int) -> bool:
-        """Whether this step is a sample."""
         return self._accounting.due(step)
 
     def begin(self, step: int) -> None:

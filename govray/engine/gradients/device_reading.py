@@ -97,7 +97,6 @@ def _by_stream(
 
 @torch.no_grad()
 def _host_values(scalars: Sequence[Tensor]) -> list[float]:
-    """The values of scalars, in their order."""
     places: dict[torch.device, list[int]] = {}
     for place, scalar in enumerate(scalars):
         places.setdefault(scalar.device, []).append(place)

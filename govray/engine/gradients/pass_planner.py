@@ -66,7 +66,6 @@ class Pass:
 
     @property
     def row_weights(self) -> dict[str, RowWeights]:
-        """What ``slices`` says, by row."""
         part_of = [index for index, part in enumerate(self.parts) for _ in part.positions]
         slices = self.slices or {}
         distinct = {
@@ -150,7 +149,6 @@ class Planner:
         self.unsliced: str | None = None
 
     def domain_of(self, each: Pass) -> int:
-        """The place of a pass's domain."""
         return self._domain_of[each.parts[0].route]
 
     def stream_of(self, domain: int) -> str:

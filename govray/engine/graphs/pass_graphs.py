@@ -170,7 +170,6 @@ class PassGraphs:
         yield from _inside(loss_fn, _DEPTH)
 
     def _captured(self, each: Pass, loss_fn: LossFn) -> _PassGraph:
-        """The graph of a pass like this one."""
         if torch.is_autocast_enabled(self._device.type) and torch.is_autocast_cache_enabled():
             raise UsageError(
                 "the step is called under torch.autocast, whose cache keeps parameters' copies "

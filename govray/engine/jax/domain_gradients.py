@@ -108,7 +108,6 @@ def norm(gradients: dict[str, Array]) -> Array:
 
 @jax.jit
 def scaled(gradients: dict[str, Array], scale: float) -> dict[str, Array]:
-    """Gradients times a number."""
     return {name: gradient * scale for name, gradient in gradients.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
 from typing import Any
@@ -166,7 +166,6 @@ def _refuse_float16(parameters: Mapping[str, Array]) -> None:
 
 
 Held = tuple[object, ...]
-Look = Callable[[Any], Held]
 """What a node holds, in a fixed order."""
 
 
@@ -180,67 +179,47 @@ class ModelSplit:
 
     def __init__(self, model: nnx.Module) -> None:
         self._model = model
-        self._nodes: list[tuple[Any, Look, Held]] = []
+        self._nodes: list[tuple[object, Held]] = []
         self._kept: tuple[ModelShape, Any] | None = None
 
     def now(self) -> tuple[ModelShape, Any]:
         """The static part of the model, and NNX's state of all that is no parameter."""
-        if self._kept is None or not all(
-            _same(look(node), held) for node, look, held in self._nodes
-        ):
+        if self._kept is None or not all(_same(_held(node), held) for node, held in self._nodes):
             self._nodes = _nodes(self._model)
             self._kept = model_shape(self._model)
         return self._kept
 
 
-def _nodes(model: nnx.Module) -> list[tuple[Any, Look, Held]]:
+def _nodes(model: nnx.Module) -> list[tuple[object, Held]]:
     """All that the split follows from, but for parameters' values."""
-    found: list[tuple[Any, Look, Held]] = []
+    found: list[tuple[object, Held]] = []
     seen: set[int] = set()
     waiting: list[object] = [model]
     while waiting:
         node = waiting.pop()
-        look = _look(node)
-        if look is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        held = look(node)
-        found.append((node, look, held))
-        waiting += held
+        held = _held(node)
+        if held is not None and id(node) not in seen:
+            seen.add(id(node))
+            found.append((node, held))
+            waiting += held
     return found
 
 
-def _look(node: object) -> Look | None:
-    """How to see what a node holds; None where it holds nothing."""
-    if isinstance(node, nnx.Param):
-        return _of_parameter
+def _held(node: object) -> Held | None:
+    """What a node holds, but for a parameter's value; None where it holds nothing."""
     if isinstance(node, nnx.Variable):
-        return _of_variable
+        metadata = node.get_metadata()
+        described = (*metadata, *metadata.values())
+        return described if isinstance(node, nnx.Param) else (*described, value_of(node))
     if isinstance(node, nnx.Pytree):
-        return _of_module
+        node = vars(node)
     if isinstance(node, dict):
-        return _of_mapping
-    return tuple if isinstance(node, list | tuple | set) else None
+        return (*node, *node.values())
+    return tuple(node) if isinstance(node, list | tuple | set) else None
 
 
-def _of_parameter(node: nnx.Param[Any]) -> Held:
-    return _of_mapping(node.get_metadata())
-
-
-def _of_variable(node: nnx.Variable[Any]) -> Held:
-    return (*_of_parameter(node), value_of(node))
-
-
-def _of_module(node: nnx.Pytree) -> Held:
-    return _of_mapping(vars(node))
-
-
-def _of_mapping(node: dict[Any, object]) -> Held:
-    return (*node, *node.values())
-
-
-def _same(one: Held, other: Held) -> bool:
-    return len(one) == len(other) and all(map(is_, one, other))
+def _same(one: Held | None, other: Held) -> bool:
+    return one is not None and len(one) == len(other) and all(map(is_, one, other))
 
 
 def build_step(

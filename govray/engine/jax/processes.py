@@ -21,8 +21,6 @@ from govray.errors import InfrastructureFailed
 
 
 class Processes:
-    """The processes of one run, seen from this one."""
-
     def __init__(self) -> None:
         self.rank, self.world_size = jax.process_index(), jax.process_count()
         first: dict[int, jax.Device] = {}

@@ -122,7 +122,6 @@ def attributes(model: nn.Module) -> Attributes:
 
 
 def changed_attribute(before: Attributes, after: Attributes) -> str | None:
-    """The first attribute that is not as it was, or is new."""
     for name in after:
         if name not in before or _differs(before[name], after[name]):
             return name

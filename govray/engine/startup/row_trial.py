@@ -222,7 +222,6 @@ class _Comparison:
         )
 
     def run(self) -> None:
-        """Raises Refused."""
         together = tuple(range(len(self._rows)))
         losses, gradients = self._pass(together, backward=True)
         noise = self._repeat(together, losses, gradients)
@@ -497,7 +496,6 @@ def _events(model: nn.Module, run: Run) -> list[_Event]:
 
 
 def _rows(value: Any, rows: int, row: int) -> Iterator[Tensor]:
-    """The wanted row of every floating tensor inside, in order."""
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.dim() and len(value) and not len(value) % rows:
             yield value.detach().reshape(rows, -1)[row].double().cpu()

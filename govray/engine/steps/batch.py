@@ -57,7 +57,6 @@ class MicroBatch:
 
     @property
     def targets(self) -> int:
-        """Number of loss targets."""
         return sum(self.row_targets)
 
     @property

@@ -280,7 +280,6 @@ class RoutedStep(GatedStep):
 
 
 def _require_governed(parameters: Arrays, groups: Mapping[str, Sequence[str]]) -> None:
-    """Every parameter is in one group."""
     listed = [name for names in groups.values() for name in names]
     if sorted(listed) != sorted(parameters):
         odd = sorted({*parameters} ^ {*listed}) or sorted(

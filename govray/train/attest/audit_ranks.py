@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.engine.model.stored_weights import Stored, require_names
-from govray.errors import CouldNotCheck, GovrayError, Refused
+from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder, sharded_init, tensor_shards
 from govray.train.checkpoint.sharded_file import cut
 from govray.train.checkpoint.stored_tensors import held_rows, tensors_of
-
-T = TypeVar("T")
+from govray.train.checkpoint.tensor_shards import fail_together
 
 
 @contextmanager
@@ -50,25 +48,6 @@ def launched_ranks() -> Iterator[int]:
 def shared() -> bool:
     """Whether several ranks audit together."""
     return dist.is_initialized() and dist.get_world_size() > 1
-
-
-def fail_together(work: Callable[[], T]) -> T:
-    """What ``work`` returns; or the first rank's error, on all of them. Collective if shared.
-    ``work``: without a collective of its own."""
-    if not shared():
-        return work()
-    result: T | None = None
-    failure: GovrayError | None = None
-    try:
-        result = work()
-    except GovrayError as error:
-        failure = error
-    failures: list[GovrayError | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(failures, failure)
-    for each in failures:
-        if each is not None:
-            raise each
-    return result  # type: ignore[return-value]  # no rank failed, so it is there
 
 
 def share_model(

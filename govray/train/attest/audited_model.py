@@ -33,6 +33,7 @@ from govray.train.attest import audit_ranks
 from govray.train.attest.write_model import final_checkpoint
 from govray.train.checkpoint import commit_folder, whole_file
 from govray.train.checkpoint.stored_tensors import tensors_of
+from govray.train.checkpoint.tensor_shards import fail_together
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -75,7 +76,7 @@ def load_model(run: Path) -> AuditedModel:
         CouldNotCheck: The run has no whole checkpoint of its last step.
         Damaged: Stored bytes are not those that were committed.
     """
-    record, experiment, committed = audit_ranks.fail_together(lambda: _recorded(run))
+    record, experiment, committed = fail_together(lambda: _recorded(run))
     if experiment.framework != "torch":
         raise UsageError(
             f"{experiment.framework} trained the run, and its model is read over torch alone here",
@@ -151,7 +152,6 @@ def _built(experiment: Experiment, record: RunRecord) -> tuple[nn.Module, LossFn
 
 
 def tokenizer_of(recorded: RecordedInputs, manifest: Manifest) -> Tokenizer:
-    """The tokenizer that the data was prepared with."""
     name = recorded.experiment.data.tokenizer
     try:
         path = None if name == "bytes" else Path(name)

@@ -64,8 +64,8 @@ from govray.governance.record.canary import Canary
 from govray.governance.record.entropy_profile import Measure
 from govray.governance.record.prepare_manifest import Manifest, Planted
 from govray.governance.record.prepared_records import PreparedRecords
-from govray.train.attest import audit_ranks
 from govray.train.attest.audited_model import AuditedModel, load_model, tokenizer_of
+from govray.train.checkpoint.tensor_shards import fail_together
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 
 DEFAULTS = AuditSettings(
@@ -125,7 +125,7 @@ def audit(
         CouldNotCheck: The run has not ended, or its data is not here.
     """
     audited = load_model(run)
-    recorded = audit_ranks.fail_together(lambda: recorded_inputs(run, audited.record))
+    recorded = fail_together(lambda: recorded_inputs(run, audited.record))
     schema = recorded.manifest.document.rows
     if schema is not None:
         raise UsageError(

@@ -45,7 +45,6 @@ def read_holds(folder: Place) -> Holds:
 
 
 def hold(folder: Path, case: str, *, by: str, at: str) -> Holds:
-    """Place a hold. A second time for the same case changes nothing. Returns what holds now."""
     if not 0 < len(case) <= LONGEST_CASE or not case.isprintable():
         raise UsageError(f"a case is a line of 1 to {LONGEST_CASE} characters", where="--for")
     with locked(folder):

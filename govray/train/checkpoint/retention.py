@@ -31,7 +31,6 @@ class Rules:
     goal: Literal["min", "max"] = "min"
 
     def to_json(self) -> dict[str, Any]:
-        """As a commit states it."""
         stated: dict[str, Any] = {"best": self.best, "latest": self.latest}
         if self.metric is not None:
             stated |= {"metric": self.metric, "goal": self.goal}

@@ -59,13 +59,11 @@ class ShardIndex:
     rows: Mapping[str, Mapping[str, int]]
 
     def encode(self) -> bytes:
-        """Canonical JSON."""
         rows = {name: dict(tensors) for name, tensors in self.rows.items()}
         return canonical_json.encode({"rows": rows, "world": self.world})
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> ShardIndex:
-        """The index that was encoded."""
         where = f"{where}/{INDEX}"
         try:
             value: Any = canonical_json.parse_canonical(data, where=where)

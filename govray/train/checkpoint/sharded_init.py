@@ -217,7 +217,6 @@ class _Building(TorchDispatchMode):
         return nn.Parameter(standing, requires_grad=parameter.requires_grad)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Any, ours: list[_StandIn]) -> Any:
-        """Do an operation on stand-ins."""
         first = ours[0]
         name = func._schema.name
         if name in _BY_SHAPE:

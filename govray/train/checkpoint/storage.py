@@ -118,7 +118,6 @@ class RunFolder:
             return file.read(size + 1)
 
     def remove_object(self, name: str) -> None:
-        """Delete an object that no commit names."""
         try:
             (self._path / OBJECTS / name).unlink(missing_ok=True)
         except OSError as error:

@@ -14,9 +14,9 @@ several copies are called hybrid sharding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from govray.errors import UsageError
+from govray.errors import GovrayError, UsageError
 from govray.train.checkpoint.sharded_file import cut
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,25 @@ def from_rows(local: Tensor, rows: int, like: Tensor | None) -> Tensor:
         shape=shape,
         stride=torch.empty(shape, device="meta").stride(),
     )
+
+
+def fail_together(work: Callable[[], T]) -> T:
+    """What ``work`` returns; or the first rank's error, on all of them. Collective.
+    ``work``: without a collective of its own."""
+    result: T | None = None
+    failure: GovrayError | None = None
+    try:
+        result = work()
+    except GovrayError as error:
+        failure = error
+    failures: list[GovrayError | None] = [failure]
+    if dist.is_initialized():
+        failures = [None] * dist.get_world_size()
+        dist.all_gather_object(failures, failure)
+    for each in failures:
+        if each is not None:
+            raise each
+    return result  # type: ignore[return-value]  # no rank failed, so it is there
 
 
 def units(model: nn.Module) -> list[list[nn.Parameter]]:

@@ -257,7 +257,7 @@ def _answers(node: Mapping[str, Any]) -> bool:
 #
 # The file is `govray.governance.submission.worker_cap`. One that is no such file changes nothing:
 # the limit before it goes on, and the event log says so, once for each. One that is gone changes
-# nothing either. Who lifts a limit writes a higher one.
+# nothing either. To lift a limit is to write a higher one.
 
 
 class WorkerLimit:

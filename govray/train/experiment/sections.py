@@ -164,7 +164,6 @@ class Profiling(Section):
 
     @property
     def range(self) -> range:
-        """The steps."""
         first, _, end = self.steps.partition(":")
         return range(int(first), int(end))
 
@@ -309,7 +308,6 @@ class Validation(Section):
 
     @property
     def metric_name(self) -> str:
-        """The name that the metric is reported under."""
         if self.corpora is None or "/" in self.metric:
             return self.metric
         return f"{GROUP}/{self.metric}"
@@ -321,7 +319,6 @@ class Validation(Section):
 
     @property
     def better(self) -> Goal:
-        """Which way is better."""
         return self.goal or MEASURED[self.metric.rpartition("/")[2]]
 
     @model_validator(mode="after")

@@ -60,7 +60,6 @@ def build_flax(build: Callable[..., Any], experiment: Experiment) -> nnx.Module:
 
 
 def optimizer_of(experiment: Experiment) -> optax.GradientTransformation:
-    """The optimizer that an experiment file describes, in Optax."""
     described = experiment.optimizer
     for name, given, built in (
         ("optimizer.name", described.name, ADAMW),

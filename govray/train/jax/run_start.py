@@ -160,15 +160,12 @@ class _RunStep:
         return self._step(replace(batch, micro_batches=tuple(parts)), loss_fn)
 
     def leave_out(self, corpora: Mapping[str, str]) -> None:
-        """As `RoutedStep`."""
         self._step.leave_out(corpora)
 
     def reroute(self, corpora: Mapping[str, str]) -> None:
-        """As `RoutedStep`."""
         self._step.reroute(corpora)
 
     def require_sound(self) -> None:
-        """As `RoutedStep`."""
         self._step.require_sound()
 
 
@@ -226,7 +223,6 @@ class FlaxModel:
         }
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
-        """As `TrainedModel`."""
         for name, rank in self._ranks.items():
             own = self._adapter(name)
             layers = sorted({fqn.rpartition(".lora_")[0] for fqn in own})
@@ -234,7 +230,6 @@ class FlaxModel:
             yield name, peft_config(rank, layers, transposed=False), tensors
 
     def load(self, committed: commit_folder.Committed) -> None:
-        """As `TrainedModel`."""
         base = {n: v for n, v in self._framework.parameters().items() if not n.startswith(ADAPTER)}
         found = _like(base, tensors_of(committed, model_folder.WEIGHTS), model_folder.WEIGHTS)
         for name, rank in self._ranks.items():
@@ -286,7 +281,6 @@ class FlaxModel:
         }
 
     def _state(self, group: str, leaves: Mapping[str, Array]) -> Any:
-        """A group's state with the leaves of a commit."""
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: leaves[_leaf_name(group, path)],
             self._framework.optimizer.states[group],

@@ -6,7 +6,8 @@ parameters. On a CPU they are not, so a run there keeps the bits that it always 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import Parameter, isclass, signature
 from typing import Any, TypeVar
 
@@ -40,16 +41,8 @@ def make_optimizer(
     kind: Any = imported_class(described.name, torch.optim.Optimizer, where=f"{_WHERE}.name")
     given = {"lr": described.lr, **described.arguments}
     check_arguments(kind, given, where=f"{_WHERE}.arguments")
-    try:
+    with constructing(kind, where=f"{_WHERE}.arguments"):
         made: torch.optim.Optimizer = kind(over, **given, **_fused(kind, over, given))
-    except GovrayError:
-        raise
-    except Exception as error:  # of a user's own class, whatever it is
-        raise UsageError(
-            f"{kind.__name__}: {error or type(error).__name__}",
-            where=f"{_WHERE}.arguments",
-            do="Give it what its constructor takes",
-        ) from error
     refuse_undriven(made)
     return made
 
@@ -97,6 +90,21 @@ def imported_class(name: str, base: type[Base], *, where: str) -> type[Base]:
             do=f"Name a subclass of {base.__module__}.{base.__name__}",
         )
     return found
+
+
+@contextmanager
+def constructing(kind: type, *, where: str) -> Iterator[None]:
+    """Inside, a class may refuse its arguments by any exception; what is raised names it."""
+    try:
+        yield
+    except GovrayError:
+        raise
+    except Exception as error:  # of a user's own class, whatever it is
+        raise UsageError(
+            f"{kind.__name__}: {error or type(error).__name__}",
+            where=where,
+            do="Give it what its constructor takes",
+        ) from error
 
 
 def check_arguments(kind: type, given: Mapping[str, Any], *, where: str) -> None:

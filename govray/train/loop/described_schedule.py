@@ -12,9 +12,9 @@ from itertools import accumulate
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
-from govray.errors import GovrayError, UsageError
+from govray.errors import UsageError
 from govray.train.experiment.sections import COSINE, Schedule
-from govray.train.loop.described_optimizer import check_arguments, imported_class
+from govray.train.loop.described_optimizer import check_arguments, constructing, imported_class
 from govray.train.worker.lr_schedule import MakeScheduler, learning_rates, make_schedule, replay
 
 _WHERE = "schedule"
@@ -79,13 +79,5 @@ def _scheduler(part: Schedule, optimizer: Optimizer) -> LRScheduler:
             do="Name a scheduler that depends on the step alone",
         )
     check_arguments(kind, part.arguments, where=f"{_WHERE}.arguments")
-    try:
+    with constructing(kind, where=f"{_WHERE}.arguments"):
         return kind(optimizer, **part.arguments)
-    except GovrayError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{kind.__name__}: {error or type(error).__name__}",
-            where=f"{_WHERE}.arguments",
-            do="Give it what its constructor takes",
-        ) from error

@@ -322,7 +322,6 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
 
 
 def _pin(folder: Path, steps: Iterable[int]) -> None:
-    """Pin future commits."""
     names = {folder_name(step): "compared with the replayed run" for step in sorted(steps)}
     write_pins(folder, names)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.record.ledger import AnyLeaf, Leaf
+from govray.train.attest.audited_model import standing_leaves
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,7 @@ def segments(leaves: Iterable[AnyLeaf], start: int, stop: int) -> tuple[Segment,
 def last_branch(leaves: Iterable[AnyLeaf]) -> tuple[Leaf, ...]:
     """The leaves of steps that the final state rests on, in the order of steps.
     After a rollback a step has a leaf on each branch; the newest counts."""
-    newest: dict[int, Leaf] = {}
-    for leaf in leaves:
-        if isinstance(leaf, Leaf) and (
-            leaf.step not in newest or newest[leaf.step].branch <= leaf.branch
-        ):
-            newest[leaf.step] = leaf
+    newest = standing_leaves(leaves)
     return tuple(newest[step] for step in sorted(newest))
 
 

@@ -132,7 +132,6 @@ class PngImage(Figure):
 
     @property
     def data(self) -> bytes:
-        """The file's bytes."""
         return base64.b64decode(self.png, validate=True)
 
     @property

@@ -59,12 +59,10 @@ class LedgerFile:
 
     @property
     def data(self) -> bytes:
-        """The bytes of ``ledger.jsonl``."""
         return b"".join(tile.data for tile in self._tiles) + self.tail
 
     @property
     def tiles(self) -> tuple[LedgerTile, ...]:
-        """The whole tiles, in order."""
         return tuple(self._tiles)
 
     @property

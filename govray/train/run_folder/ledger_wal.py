@@ -125,7 +125,6 @@ class WriteAhead:
 
 
 def recorded_leaves(run_folder: Place) -> tuple[AnyLeaf, ...]:
-    """The leaves that a run has recorded, of every branch."""
     return _complete_lines(LogFile(run_folder / FILE))
 
 
@@ -174,7 +173,6 @@ class LogFile:
         self._last = b""
 
     def read(self) -> bytes:
-        """All of it; empty if there is none."""
         if isinstance(self._path, Path):
             return self._path.read_bytes() if self._path.exists() else b""
         self._segments.clear()

@@ -115,7 +115,6 @@ class MetricLog:
             self._write()
 
     def flush(self) -> None:
-        """Write all that waits."""
         for group, series in self._groups.items():
             self._wait(group, series.close())
         self._write()

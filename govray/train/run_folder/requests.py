@@ -27,7 +27,6 @@ class Requests:
         self.stop = self.pause = False
 
     def look(self) -> None:
-        """Look again, if it is time."""
         moment = time.monotonic()
         if moment - self._looked < self._every:
             return

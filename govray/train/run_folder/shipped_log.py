@@ -51,12 +51,10 @@ OnLine = Callable[[str], None]
 
 
 def worker_log(rank: int, attempt: int) -> str:
-    """The name of a worker's log."""
     return f"rank-{rank}-{attempt}.log"
 
 
 def driver_log(driver: int) -> str:
-    """The name of a driver's log."""
     return f"driver-{driver}.log"
 
 

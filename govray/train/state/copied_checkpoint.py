@@ -121,7 +121,6 @@ def copy_checkpoint(named: Place, storage: Place, *, rows: bool = True) -> Copie
 
 
 def _found(named: Place) -> tuple[Committed, Place]:
-    """The commit, and the place that it lies in."""
     if named.name.startswith("checkpoint_"):
         return _find_commit(named), named.parent
     newest = latest(named)

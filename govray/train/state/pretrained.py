@@ -43,7 +43,7 @@ from govray.engine.model.stored_weights import (
     require_held,
     require_names,
 )
-from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
+from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import Described
@@ -51,6 +51,7 @@ from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 from govray.train.checkpoint.sharded_file import cut
 from govray.train.checkpoint.stored_tensors import read_rows
+from govray.train.checkpoint.tensor_shards import fail_together
 from govray.train.inputs.pretrained_start import Start
 
 UNKNOWN = "unknown"
@@ -146,16 +147,8 @@ def load_start(model: nn.Module, start: Start) -> None:
         Refused: A file is no longer the one that the driver digested.
         UsageError: A file is missing, or does not fit. All ranks raise the same error.
     """
-    outcome: list[GovrayError | None] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            _load(model, start)
-        except GovrayError as error:
-            outcome = [error]
-    if dist.is_initialized():
-        dist.broadcast_object_list(outcome, src=0)
-    if outcome[0] is not None:
-        raise outcome[0]
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    fail_together(lambda: _load(model, start) if first else None)
 
 
 def load_rows(
@@ -170,18 +163,7 @@ def load_rows(
         rows: FQN → (own rows, …) of each parameter, of any dtype, on the CPU; they are written.
         rank, world: Which rows these are.
     """
-    failure: GovrayError | None = None
-    try:
-        _load_rows(model, rows, start, rank, world)
-    except GovrayError as error:
-        failure = error
-    outcomes: list[GovrayError | None] = [failure]
-    if dist.is_initialized():
-        outcomes = [None] * dist.get_world_size()
-        dist.all_gather_object(outcomes, failure)
-    for outcome in outcomes:
-        if outcome is not None:
-            raise outcome
+    fail_together(lambda: _load_rows(model, rows, start, rank, world))
 
 
 def check_unchanged(start: Start) -> None:

@@ -89,7 +89,6 @@ class TorchModel:
         self.sharded = is_sharded(self.model)
 
     def part(self) -> HeldPart | None:
-        """As `TrainedModel`."""
         return held_part(self.model) if self.sharded else None
 
     def tensors(self) -> tuple[dict[str, Mapping[str, Tensor]], Mapping[str, Any]]:
@@ -104,11 +103,9 @@ class TorchModel:
         return live, hyperparameters
 
     def computes_on(self) -> tuple[str | None, Mapping[str, str]]:
-        """As `TrainedModel`."""
         return None, {}
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
-        """As `TrainedModel`."""
         for name in self.attached.ranks:
             yield (name, *self.attached.export(name))
 

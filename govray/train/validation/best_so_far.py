@@ -67,7 +67,6 @@ class BestSoFar:
         return self.value if self.step == step else None
 
     def to_json(self) -> dict[str, Any]:
-        """What a commit holds of it."""
         return {name: each for name, each in asdict(self).items() if each is not None}
 
     @classmethod

@@ -49,7 +49,6 @@ class WandbCallback(RunCallback):
         self._mode = mode
 
     def start(self, run: RunStarted) -> int | None:
-        """Make the run, or go on with it."""
         import wandb
 
         self._name = run.run_id
@@ -68,7 +67,6 @@ class WandbCallback(RunCallback):
         return int(self._run.step) - 1 if self._run.resumed else None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
         self._run.log(dict(metrics), step=step)
 
     def attested(self, files: Mapping[str, bytes]) -> None:
@@ -100,7 +98,6 @@ class TensorBoardCallback(RunCallback):
     """
 
     def start(self, run: RunStarted) -> int | None:
-        """Begin a file."""
         self._folder: Place = run.folder / FOLDER
         self._scratch = None if isinstance(self._folder, Path) else TemporaryDirectory()
         self._writer = SummaryWriter(
@@ -113,7 +110,6 @@ class TensorBoardCallback(RunCallback):
         return None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the scalars of a step."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
@@ -180,14 +176,12 @@ class TraceCallback(RunCallback):
         self._width = 1
 
     def start(self, run: RunStarted) -> int | None:
-        """Begin the span of the run."""
         self._run = traces.begin("run", parent=os.environ.get(traces.VARIABLE))
         self._run.set(govray_run=run.run_id, govray_policy=run.policy, govray_resumed=run.step)
         self._first, self._last, self._began = run.step, run.step - 1, time.time_ns()
         return None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """End a span of steps, if it is full."""
         self._last = step
         if step - self._first + 1 >= self._width:
             self._send()

@@ -174,7 +174,6 @@ class RunMetrics:
             self._publish(result, lag)
 
     def measured(self, profile: EntropyProfile) -> None:
-        """The monitor has measured corpora."""
         if not self._writes:
             return
         worst: dict[str, float] = {}

@@ -75,7 +75,6 @@ class ModelSize:
 
     @property
     def text(self) -> str:
-        """One line for people."""
         without = " without the optimizer" if self.optimizer_bytes is None else ""
         parts = [
             f"{_short(self.parameters)} parameters, {_short(self.rank_bytes)}B a rank{without}",

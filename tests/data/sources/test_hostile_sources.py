@@ -26,9 +26,7 @@ GOOD = json.dumps({"text": "good", "messages": [{"role": "user", "content": "goo
 
 def read(path: Path, schema: RowSchema | None = None) -> list[SourceRecord | Flaw]:
     columns = ColumnMapping(rows=schema.run_kind if schema else "text")
-    objects = reader.read_objects(
-        find(str(path)), columns, limit=None, normalisation=(), schema=schema
-    )
+    objects = reader.read(find(str(path)), columns, schema=schema, whole=False)
     return list(objects)
 
 
