@@ -54,6 +54,7 @@ ON_RAY = (
     "tests/platform/queue/test_tasks_on_cluster.py",
     "tests/platform/queue/test_two_projects_on_cluster.py",
     "tests/platform/service/test_serve_app.py",
+    "tests/platform/test_accounts.py::test_ray_",
     "tests/train/driver/test_autoscaled_run.py",
     "tests/train/driver/test_driver_key.py::test_no_process",
     "tests/train/driver/test_elastic.py",
@@ -76,6 +77,7 @@ OWN_PORTS = (
     "tests/platform/queue/test_queue_on_cluster.py",
     "tests/platform/queue/test_tasks_on_cluster.py",
     "tests/platform/queue/test_two_projects_on_cluster.py",
+    "tests/platform/test_accounts.py::test_ray_",
     "tests/train/driver/test_autoscaled_run.py",
 )
 """Of these, those whose cluster takes free ports alone: it can stand beside another."""

@@ -1,7 +1,9 @@
 """What a job's process can do to attestor, service and queue: under three Unix accounts, and one.
 
 The processes are those that ship. Where all is one account, each attack succeeds: that is the
-control. Ray takes no part, for a job is a process of the account that Ray runs under.
+control. A job is a process of the account that Ray runs under, and most attacks come from one that
+Ray did not start. One head of Ray shows the rest: what a job that it started reaches, and what Ray
+tells whom.
 """
 
 from __future__ import annotations
@@ -9,15 +11,18 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -37,9 +42,10 @@ from govray.platform.store.store_secret import load_key
 from govray.platform.store.tables import Pool
 from govray.storage.reach import Account
 from govray.train.run_folder.clock import instant, now
-from tests.support.accounts import JOBS, OPERATOR, SERVICE, Accounts, accounts, as_account
+from tests.support.accounts import JOBS, OPERATOR, PERSON, SERVICE, Accounts, accounts, as_account
 from tests.support.deployment import Deployment
 from tests.support.process import COMMAND
+from tests.support.ray_nodes import SETTINGS, agent_ports, descendants, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +56,7 @@ PLAIN = [sys.executable, "-I", "-S", "-c"]
 WAITS = "import signal, sys; print('ready', flush=True); signal.pause()"
 
 ATTACK = r"""
-import ctypes, json, os, sqlite3, sys
+import ctypes, json, os, sqlite3, sys, urllib.request
 
 given = json.loads(sys.argv[1])
 
@@ -89,6 +95,26 @@ def opened(path):
 
 def traced(pid):
     return ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0  # PTRACE_SEIZE
+
+def environs(text):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) != os.getpid():
+            try:
+                found.append(holds(f"/proc/{pid}/environ", text))
+            except OSError:
+                pass
+    return any(found)
+
+def answered(url, token_file, text, body=None):
+    headers = {"Content-Type": "application/json"}
+    if token_file:
+        with open(token_file) as file:
+            headers["Authorization"] = f"Bearer {file.read()}"
+    data = json.dumps(body).encode() if body else None
+    asked = urllib.request.Request(url, data, headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return text in answer.read().decode()
 
 def listed(text):
     found = []
@@ -451,3 +477,161 @@ def test_no_log_has_a_secret(apart: World) -> None:
         said = apart.log(name)
         assert said
         assert not [each for each in secrets if each in said]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of Ray under the account of jobs, as its unit starts one; and a job of Ada's there."""
+
+    folder: Path
+    address: str
+    job: str
+
+    @property
+    def token(self) -> str:
+        return f"{self.folder}/etc/ray-token"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {RAY_TOKEN}"}
+
+    def start(self, *argv: str, **env: str) -> str:
+        """Start a job as the queue does; its id."""
+        asked = {"entrypoint": shlex.join(argv), "runtime_env": {"env_vars": env}}
+        at = f"{self.address}/api/jobs/"
+        answer = httpx.post(at, json=asked, headers=self.headers, timeout=120)
+        return str(answer.raise_for_status().json()["submission_id"])
+
+    def get(self, path: str) -> httpx.Response:
+        answer = httpx.get(f"{self.address}{path}", headers=self.headers, timeout=120)
+        return answer.raise_for_status()
+
+    def said(self, job: str, text: str) -> str:
+        """What a job has said, once it has said ``text``."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in (said := str(self.get(f"/api/jobs/{job}/logs").json()["logs"])):
+            state = self.get(f"/api/jobs/{job}").json()
+            assert state["status"] in ("PENDING", "RUNNING", "SUCCEEDED"), state
+            assert time.monotonic() < deadline, (said, state)
+            time.sleep(0.5)
+        return said
+
+    def attacks(self, token: str | None) -> list[list[Any]]:
+        """What somebody tries who knows where Ray is, and perhaps where a token of it is."""
+        at, log = self.address, f"job-driver-{self.job}.log"
+        node = self.get("/nodes?view=summary").json()["data"]["summary"][0]["raylet"]["nodeId"]
+        new = {"entrypoint": "true"}
+        file = f"{at}/api/v0/logs/file?node_id={node}&filename={log}&lines=100"
+        return [
+            ["submits a job", "answered", f"{at}/api/jobs/", token, "submission_id", new],
+            ["reads a job's environment", "answered", f"{at}/api/jobs/", token, ATTEMPT],
+            ["reads its log", "answered", f"{at}/api/jobs/{self.job}/logs", token, OUTPUT],
+            ["reads its log as a file", "answered", file, token, OUTPUT],
+            ["stops it", "answered", f"{at}/api/jobs/{self.job}/stop", token, "stopped", new],
+        ]
+
+    def files(self) -> list[list[Any]]:
+        """What somebody tries who has an account of the head's machine."""
+        log = f"{self.folder}/ray/own/session_latest/logs/job-driver-{self.job}.log"
+        return [
+            ["reads the log on disk", "holds", log, OUTPUT],
+            ["reads the environment of its process", "environs", ATTEMPT],
+        ]
+
+
+RAY_TOKEN = "r" * 40
+ATTEMPT = "a-secret-of-ada-s-attempt"
+OUTPUT = "said by ada's job"
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def head(made: Accounts) -> Iterator[Head]:
+    at = made.own(made.folder / "head", 0, 0o755)
+    made.own(at / "etc", JOBS, 0o755)
+    made.own(at / "etc/ray-token", JOBS, 0o600, RAY_TOKEN)
+    made.own(at / "etc/token-of-the-queue", SERVICE, 0o600, RAY_TOKEN)
+    made.own(at / "ray", JOBS, 0o700)
+    port, dashboard, client = free_ports(3)
+    words = [
+        *("ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=1"),
+        *(f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}"),
+        *(f"--temp-dir={at / 'ray/own'}", "--object-store-memory=80000000", *agent_ports()),
+    ]
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{at}/etc/ray-token"}
+    found = Head(at, f"http://127.0.0.1:{dashboard}", "")
+    says = f"print({OUTPUT!r}, flush=True); {WAITS}"
+    deadline = time.monotonic() + PATIENCE_S
+    with (at / "log").open("w+") as log, ExitStack() as ending:
+        process = None
+        while not found.job:
+            assert time.monotonic() < deadline, (at / "log").read_text()
+            if process is None or process.poll() is not None:  # on a busy machine its agent is late
+                process = made.start(JOBS, words, cwd=at / "ray", log=log, **SETTINGS | auth)
+                ending.callback(_end, process)
+            with suppress(httpx.HTTPError):
+                found = replace(found, job=found.start(*PLAIN, says, SECRET=ATTEMPT))
+            time.sleep(0.5)
+        found.said(found.job, OUTPUT)
+        yield found
+
+
+def _end(process: Popen[str]) -> None:
+    for each in [*descendants(process.pid), process.pid]:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    process.communicate(timeout=30)
+
+
+def test_ray_tells_nobody_without_its_token(apart: World, head: Head) -> None:
+    """Neither a stranger, nor who has an account of the head's machine. The control: the queue."""
+    for token in (None, head.token):
+        found = apart.attack(PERSON, [*head.attacks(token), *head.files()])
+        assert {name for name, done in found.items() if done} == set()
+
+    allowed = head.attacks(f"{head.folder}/etc/token-of-the-queue")[:-1]
+    assert {*apart.attack(SERVICE, allowed).values()} == {True}
+
+
+def test_ray_logs_are_kept_by_the_folder_around_them_alone(apart: World, head: Head) -> None:
+    [read, _] = head.files()
+    assert not apart.attack(PERSON, [read])["reads the log on disk"]
+    (head.folder / "ray").chmod(0o755)
+    assert apart.attack(PERSON, [read])["reads the log on disk"]
+    (head.folder / "ray").chmod(0o700)
+
+
+def test_ray_jobs_reach_each_other_and_nothing_of_the_other_accounts(
+    apart: World, head: Head
+) -> None:
+    """A cluster is one trust domain: its jobs have its token."""
+    kept = [
+        *apart.attacks(),
+        *([f"sees {text[:12]} somewhere", "environs", text] for text in (PASSWORD, TOKEN)),
+    ]
+    theirs = [*head.files(), *head.attacks(head.token)]
+
+    # In files, for Ray shows what a job was started with.
+    code = apart.accounts.own(head.folder / "attack.py", JOBS, 0o600, ATTACK)
+    asked = json.dumps([*kept, *theirs])
+    given = apart.accounts.own(head.folder / "attacks.json", JOBS, 0o600, asked)
+    words = f'{shlex.join(PLAIN[:-1])} {code} "$(cat {given})"'
+    said = head.said(head.start("sh", "-c", words), theirs[-1][0]).splitlines()
+
+    [found] = [json.loads(line) for line in said if line.startswith("{")]
+    assert {name for name, done in found.items() if done} == {name for name, *_ in theirs}
+    assert _audit(apart).status_code == 401
+
+
+def test_ray_shows_no_secret(apart: World, head: Head) -> None:
+    """In what its dashboard tells and in its logs; the control is what a job was given."""
+    kinds = ("actors", "jobs", "nodes", "tasks", "workers", "runtime_envs")
+    told = [head.get(f"/api/v0/{kind}?detail=true").text for kind in kinds]
+    told += [head.get(path).text for path in ("/api/jobs/", "/nodes?view=summary")]
+    logs = [each for each in (head.folder / "ray").rglob("*") if each.is_file()]
+    told += [each.read_text(errors="replace") for each in logs]
+
+    assert len(logs) > 5
+    assert [each for each in told if ATTEMPT in each]
+    for secret in (apart.key, PASSWORD, TOKEN, RAY_TOKEN):
+        assert not [each for each in told if secret in each]

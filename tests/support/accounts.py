@@ -20,8 +20,9 @@ import pytest
 from govray.storage.reach import Account
 from tests.support.tree import ROOT
 
-OPERATOR, SERVICE, JOBS = 64_101, 64_102, 64_103
-"""Three accounts, each with a group of its number, of which no machine has a user."""
+OPERATOR, SERVICE, JOBS, PERSON = 64_101, 64_102, 64_103, 64_104
+"""Three accounts, and that of somebody who submits. Each has a group of its number, and no machine
+has a user of it."""
 
 
 def need_root() -> None:

@@ -30,7 +30,7 @@ main()
 
 PATIENCE_S = 240.0
 
-_SETTINGS = {
+SETTINGS = {
     "RAY_JOB_STOP_WAIT_TIME_S": "60",
     # A worker node gives up soon on a head that is gone, and joins the next.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
@@ -52,7 +52,7 @@ class RayNodes:
         self, forked: Forked, *, workers: int, cpus: int, words: Sequence[str] = ()
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets: a short path
-        self.port, self.dashboard_port, self._client_port = _free_ports(3)
+        self.port, self.dashboard_port, self._client_port = free_ports(3)
         self.address = f"{get_node_ip_address()}:{self.port}"  # type: ignore[no-untyped-call]
         self.dashboard = f"http://127.0.0.1:{self.dashboard_port}"
         self._python = forked.python
@@ -119,7 +119,7 @@ class _Unit:
         """SIGKILL for every process of the node at once: its machine lost power."""
         assert self._process is not None
         # All are known before the first is gone: its children would be another's then.
-        for each in [*_descendants(self._process.pid), self._process.pid]:
+        for each in [*descendants(self._process.pid), self._process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
 
@@ -128,7 +128,7 @@ class _Unit:
 
     def _run(self) -> None:
         self.starts += 1
-        environment = os.environ | _SETTINGS
+        environment = os.environ | SETTINGS
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         environment["PYTHONPATH"] = str(ROOT)
         environment.pop("RAY_ADDRESS", None)
@@ -136,7 +136,7 @@ class _Unit:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _START, self._nodes._python),
-                    *("start", "--block", *self._words, *_agent_ports()),
+                    *("start", "--block", *self._words, *agent_ports()),
                 ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -170,24 +170,24 @@ def ray_nodes(
         nodes.stop()
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
     """The processes that a process started, and theirs."""
     with contextlib.suppress(OSError):
         for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             yield int(each)
-            yield from _descendants(int(each))
+            yield from descendants(int(each))
 
 
-def _agent_ports() -> list[str]:
+def agent_ports() -> list[str]:
     """Ports of a node's agents. A raylet that is to find them out gives up after half a minute."""
     names = (
         *("dashboard-agent-grpc-port", "dashboard-agent-listen-port"),
         *("runtime-env-agent-port", "metrics-export-port"),
     )
-    return [f"--{name}={port}" for name, port in zip(names, _free_ports(len(names)), strict=True)]
+    return [f"--{name}={port}" for name, port in zip(names, free_ports(len(names)), strict=True)]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [each.getsockname()[1] for each in sockets]
