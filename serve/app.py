@@ -68,8 +68,8 @@ def app(arguments: Arguments) -> Application:
 
     Raises:
         UsageError: No store is named or found, or the provider's file is wrong.
-        Refused: The store belongs to another version of govray; or the account that runs jobs
-            reaches what the service keeps, and more than one user acts.
+        Refused: The store belongs to another version of govray. Or more than one user acts, and
+            the account that runs jobs reaches what the service keeps.
         InfrastructureFailed: The store cannot be reached.
     """
     store = arguments.store or os.environ.get("GOVRAY_STORE")

@@ -64,7 +64,7 @@ class KubernetesSection(Pods):
         return None
 
 
-class Attestor(RegisterDoor):
+class AttestorSection(RegisterDoor):
     """The register, and what the attestor keeps, where that can be looked at."""
 
     settings_file: str | None = Field(
@@ -128,7 +128,7 @@ class QueueFile(_Section):
         default=None, description="How jobs run on Kubernetes, in the place of one Ray cluster."
     )
     retries: RetrySection = Field(default_factory=RetrySection)
-    attestor: Attestor | None = Field(
+    attestor: AttestorSection | None = Field(
         default=None, description="Where attempts are registered, if an attestor signs."
     )
 
@@ -147,7 +147,7 @@ class Queue:
     working_dir: Path | None = None
     jobs_account: str | None = None
     kubernetes: KubernetesSection | None = None
-    attestor: Attestor | None = None
+    attestor: AttestorSection | None = None
 
     def token(self) -> str | None:
         """The cluster's token, read now; None where it has none. Raises `Refused`: others than its
