@@ -491,53 +491,17 @@ class RoleBinding(SQLModel, table=True):
     user: str
 
 
-class SubmissionColumns(SQLModel):
+class Submission(SQLModel, table=True):
     """What somebody asked a cluster to run: an entry of the queue. ``id`` is its own.
 
     ``config`` is the text that was sent, never changed. ``slots`` are the workers that it holds
     while it runs. ``attempt`` counts its jobs on the cluster, and ``failures`` those that ended
-    without being asked to since its last progress.
-    """
+    without being asked to since its last progress. ``position`` is its place in its pool's line,
+    from 1, while it waits. `govray.platform.service.routes.submissions` says what the rest is.
 
-    id: str = Field(primary_key=True)
-    kind: str = Field(description="`train`, `tune`, or an interactive or generic task.")
-    name: str = Field(index=True)
-    project: str = Field(index=True)
-    user: str = Field(index=True)
-    state: SubmissionState = Field(sa_type=_state(SubmissionState), index=True)
-    pool: str
-    priority: int
-    slots: int
-    config: str
-    policy: str | None = Field(default=None, description="Digest of the signed depth policy.")
-    archive: str | None = Field(
-        default=None, description="Digest of the working directory that the job gets."
-    )
-    forked_from: str | None = Field(default=None, description="The submission it is a fork of.")
-    run: str | None = Field(default=None, description="The run or search that it became.")
-    job: str | None = Field(default=None, description="The cluster's name of its last job.")
-    attempt: int = 0
-    failures: int = 0
-    submitted: str = Field(index=True)
-    started: str | None = None
-    finished: str | None = None
-    why: str | None = None
-    position: int | None = Field(
-        default=None, description="Its place in its pool's line, from 1, while it waits."
-    )
-    attested: str | None = Field(
-        default=None, description="`ATTESTED` or `NOT_ATTESTED`, once an attestor has decided."
-    )
-    not_attested: str | None = Field(default=None, description="Why its model was not signed.")
-    archived: bool = False
-    tags: list[str] = Field(sa_type=JSON, default_factory=list)
-
-
-class Submission(SubmissionColumns, table=True):
-    """A submission. ``token`` is the id of the token it came with.
-
-    ``request_key`` and ``request_body`` are digests of a request that may come twice. ``trace`` is
-    the span that it came in, as a ``traceparent`` (W3C Trace Context), where traces are on.
+    ``token`` is the id of the token it came with. ``request_key`` and ``request_body`` are digests
+    of a request that may come twice. ``trace`` is the span that it came in, as a ``traceparent``
+    (W3C Trace Context), where traces are on.
 
     An entry that can go on with ``least`` slots may be told to keep ``cap`` of them, at the time
     ``capped``, for the entry ``gives_to``. ``cap_number`` counts what it was told. It has given the
@@ -550,6 +514,32 @@ class Submission(SubmissionColumns, table=True):
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
 
+    id: str = Field(primary_key=True)
+    kind: str
+    name: str = Field(index=True)
+    project: str = Field(index=True)
+    user: str = Field(index=True)
+    state: SubmissionState = Field(sa_type=_state(SubmissionState), index=True)
+    pool: str
+    priority: int
+    slots: int
+    config: str
+    policy: str | None = None
+    archive: str | None = None
+    forked_from: str | None = None
+    run: str | None = None
+    job: str | None = None
+    attempt: int = 0
+    failures: int = 0
+    submitted: str = Field(index=True)
+    started: str | None = None
+    finished: str | None = None
+    why: str | None = None
+    position: int | None = None
+    attested: str | None = None
+    not_attested: str | None = None
+    archived: bool = False
+    tags: list[str] = Field(sa_type=JSON, default_factory=list)
     token: str | None = None
     request_key: str | None = Field(default=None, unique=True)
     request_body: str | None = None
@@ -576,25 +566,21 @@ class Lease(SQLModel, table=True):
 class Pool(SQLModel, table=True):
     """A pool of the queue, as whoever works the queue off has it in its settings.
 
-    Nobody has to have worked it off yet: then there is no row, and how large it is nobody knows.
+    ``slots`` are the workers that it has room for, ``labels`` those that each of its nodes has.
+    ``most`` are the slots that a project may hold, by name, ``most_others`` those of all others.
+    ``folder``: whether a job that brings no working directory gets one. ``gpus`` are those of a
+    slot. ``isolation``: what else could reach a run in it. Nobody has to have worked it off yet:
+    then there is no row, and how large it is nobody knows.
     """
 
     name: str = Field(primary_key=True)
-    slots: int = Field(description="Workers that it has room for.")
-    gpus: float = Field(default=0, description="GPUs of a slot.")
-    labels: dict[str, str] = Field(
-        default_factory=dict, sa_type=JSON, description="Those that each of its nodes has."
-    )
-    most: dict[str, int | None] = Field(
-        default_factory=dict, sa_type=JSON, description="Slots that a project may hold, by name."
-    )
-    most_others: int | None = Field(default=None, description="The same for projects not named.")
-    folder: bool = Field(
-        default=False, description="Whether a job that brings no working directory gets one."
-    )
-    isolation: str = Field(
-        default="sharedCluster", description="What else could reach a run in it."
-    )
+    slots: int
+    gpus: float = 0
+    labels: dict[str, str] = Field(default_factory=dict, sa_type=JSON)
+    most: dict[str, int | None] = Field(default_factory=dict, sa_type=JSON)
+    most_others: int | None = None
+    folder: bool = False
+    isolation: str = "sharedCluster"
 
 
 class ExperimentTag(SQLModel, table=True):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import base64
 import hmac
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -56,25 +55,6 @@ class ProviderMetadata:
     token_endpoint: str
     states_issuer: bool
     secret_in_header: bool
-
-
-class ProviderDiscovery:
-    """The metadata of one issuer, remembered. ``clock``: seconds, monotonic."""
-
-    def __init__(self, issuer: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._issuer = issuer
-        self._clock = clock
-        self._lock = Lock()
-        self._found: tuple[ProviderMetadata, float] | None = None
-
-    def metadata(self) -> ProviderMetadata:
-        """What the issuer says of itself. Raises `NoAnswer`."""
-        with self._lock:
-            now = self._clock()
-            if self._found is None or now >= self._found[1]:
-                document = ask(self._issuer.rstrip("/") + PATH)
-                self._found = read_metadata(document, self._issuer), now + KEYS_SECONDS
-            return self._found[0]
 
 
 def read_metadata(document: dict[str, Any], issuer: str) -> ProviderMetadata:
@@ -125,7 +105,8 @@ class CodeFlow:
         self._client = client
         self._secret = secret
         self._scope = scope
-        self._discovery = ProviderDiscovery(issuer)
+        self._lock = Lock()
+        self._found: tuple[ProviderMetadata, float] | None = None
         self.redirect_url = redirect_url
         self.provider = urlsplit(issuer).hostname or issuer
         """The provider's name, for people."""
@@ -135,9 +116,18 @@ class CodeFlow:
         """Whether people reach this service over https."""
         return self.redirect_url.startswith("https:")
 
+    def _metadata(self) -> ProviderMetadata:
+        """What the issuer says of itself, remembered. Raises `NoAnswer`."""
+        with self._lock:
+            now = time.monotonic()
+            if self._found is None or now >= self._found[1]:
+                document = ask(self._issuer.rstrip("/") + PATH)
+                self._found = read_metadata(document, self._issuer), now + KEYS_SECONDS
+            return self._found[0]
+
     def address(self, attempt: Attempt) -> str:
         """Where to send the browser that holds ``attempt``. Raises `NoAnswer`."""
-        endpoint = self._discovery.metadata().authorization_endpoint
+        endpoint = self._metadata().authorization_endpoint
         asked = {
             "response_type": "code",
             "client_id": self._client,
@@ -159,14 +149,14 @@ class CodeFlow:
         Raises:
             NotAccepted: It names another issuer, or none though ours always does.
         """
-        if stated is None and not self._discovery.metadata().states_issuer:
+        if stated is None and not self._metadata().states_issuer:
             return
         if stated is None or not hmac.compare_digest(stated.encode(), self._issuer.encode()):
             raise NotAccepted("The answer is not from this service's identity provider")
 
     def exchange(self, attempt: Attempt, code: str) -> Caller:
         """Whom the provider says came back with ``code``. Raises `NotAccepted` or `NoAnswer`."""
-        metadata = self._discovery.metadata()
+        metadata = self._metadata()
         answer = ask(metadata.token_endpoint, *self._request(metadata, attempt, code))
         token, access = answer.get("id_token"), answer.get("access_token")
         if not isinstance(token, str):

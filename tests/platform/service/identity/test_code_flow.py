@@ -56,7 +56,7 @@ def served(
 @pytest.fixture(autouse=True)
 def _fresh(served: Service) -> Iterator[None]:
     """What a provider says of itself is asked anew, and the time is set back."""
-    served.app.state.code_flow._discovery._found = None
+    served.app.state.code_flow._found = None
     yield
     served.clock[0] = NOW
 
