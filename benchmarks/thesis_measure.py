@@ -1,0 +1,122 @@
+"""What the thesis benchmark measures of a model: memorization, where it sits, and the loss.
+
+* *Exposure* of an account (Carlini et al. 2019), bits, extrapolated from sampled digits.
+* *Extraction*: the model writes all eight digits, given the owner, by its first choice each time.
+* *By depth*: a part of the model takes the weights of the one that never read the accounts. The
+  exposure that this takes away was held there, alone or with others. A part that breaks the model
+  takes it away too, so the loss stands beside it.
+* The loss of text held out, nats a byte.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.memorization_data import (
+    DIGITS,
+    SPACE,
+    Row,
+    batch,
+    canary_rows,
+    canary_tokens,
+    candidates,
+)
+from benchmarks.thesis_data import KINDS, Setting, Texts
+from govray.engine.batch import IGNORED
+from govray.engine.memorization.exposure import end_losses, extrapolated
+from govray.engine.model.gpt import loss
+from govray.engine.model.layer_groups import layer_groups
+
+HALVES = ("lower half", "upper half")
+
+
+def measured(
+    setting: Setting, texts: Texts, model: nn.Module, reference: nn.Module, seed: int
+) -> dict[str, Any]:
+    """All figures of a model.
+
+    Args:
+        setting: Sizes.
+        texts: The seed's.
+        model: Its adapters are merged.
+        reference: Trained without the accounts, from the same first weights.
+        seed: Draws candidates.
+    """
+    accounts = texts.accounts
+    bits = {k: exposure(model, each, setting.candidates, seed) for k, each in accounts.items()}
+    drawn = {kind: extracted(model, each) for kind, each in accounts.items()}
+    depth = {}
+    planted = [account for kind in KINDS for account in accounts[kind]]
+    for place, names in places(model).items():
+        patched = with_parts(model, reference, names)
+        depth[place] = {
+            "exposure": exposure(patched, planted, setting.patched, seed),
+            "loss": mean_loss(patched, texts.held_out["domain"]),
+        }
+    depth["nowhere"] = {"exposure": exposure(model, planted, setting.patched, seed)}
+    return {
+        "exposure": mean(bits[kind] for kind in KINDS),
+        "extracted": mean(drawn[kind] for kind in KINDS),
+        "exposure_by_kind": bits,
+        "extracted_by_kind": drawn,
+        "loss": {side: mean_loss(model, rows) for side, rows in texts.held_out.items()},
+        "by_depth": depth,
+    }
+
+
+def exposure(model: nn.Module, accounts: Sequence[str], count: int, seed: int) -> float:
+    """The mean of these accounts, bits."""
+    return mean(_exposures(model, accounts, count, seed))
+
+
+def _exposures(model: nn.Module, accounts: Sequence[str], count: int, seed: int) -> Iterator[float]:
+    for account in accounts:
+        texts = [account, *candidates(account, count, seed)]
+        rows = [canary_tokens(each)[:-1] for each in texts]
+        prefix, ends = rows[0][:-DIGITS], [row[-DIGITS:] for row in rows]
+        own, *others = [float(each.sum()) for each in end_losses(model, prefix, ends, batch=128)]
+        yield extrapolated(torch.tensor(others, dtype=torch.float64), own, SPACE).bits
+
+
+def extracted(model: nn.Module, accounts: Sequence[str]) -> float:
+    """The share of accounts whose digits the model writes. Its first choices are right one by one,
+    given the digits before, exactly if they are when it writes them all."""
+    rows = canary_rows(accounts)
+    with torch.no_grad():
+        first = model(rows["tokens"]).argmax(dim=-1)
+    right = (first == rows["targets"]) | (rows["targets"] == IGNORED)
+    return float(right.all(dim=1).double().mean())
+
+
+def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
+    """Nats a byte."""
+    with torch.no_grad():
+        return float(loss(model, batch(rows)).mean())
+
+
+def places(model: nn.Module) -> dict[str, list[str]]:
+    """Place → names of its parameters: each layer group, and both halves of the model."""
+    groups = layer_groups(model)
+    blocks = [name for name in groups if name.startswith("block.")]
+    below = {"embedding", *blocks[: len(blocks) // 2]}
+    halves = {
+        half: [fqn for group, names in groups.items() if (group in below) == low for fqn in names]
+        for half, low in zip(HALVES, (True, False), strict=True)
+    }
+    return {group: [*names] for group, names in groups.items()} | halves
+
+
+def with_parts(model: nn.Module, reference: nn.Module, names: Sequence[str]) -> nn.Module:
+    """A copy of a model with some parameters of another."""
+    found = copy.deepcopy(model)
+    theirs: Mapping[str, nn.Parameter] = dict(reference.named_parameters())
+    with torch.no_grad():
+        for name in names:
+            found.get_parameter(name).copy_(theirs[name])
+    return found

@@ -1,0 +1,75 @@
+"""The picture of the thesis benchmark: memorization against loss, as SVG without a library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+WIDTH, HEIGHT, LEFT, BELOW, LEGEND = 760, 460, 64, 52, 190
+_TURN = 137.5  # degrees: the golden angle, so that neighbours in the legend differ most
+
+
+def picture(points: Mapping[str, Mapping[str, Any]]) -> str:
+    """Each point with the intervals of both figures; the lower left is best."""
+    figures = {name: (each["loss"], each["exposure"]) for name, each in points.items()}
+    scales = [_Scale([own[axis] for own in figures.values()]) for axis in (0, 1)]
+    arms = list(dict.fromkeys(each["arm"] for each in points.values()))
+    right = WIDTH - LEGEND
+
+    def x(value: float) -> float:
+        return LEFT + (right - LEFT) * scales[0](value)
+
+    def y(value: float) -> float:
+        return (HEIGHT - BELOW) * (1 - scales[1](value)) + 8
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        ' font-family="sans-serif" font-size="13">',
+        "<title>Exposure of private records against loss of held-out text, by arm</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<path d="M{LEFT} 8V{HEIGHT - BELOW + 8}H{right}" fill="none" stroke="#556"/>',
+        f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
+        "loss of held-out text of the domain, nats a byte</text>",
+        f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">'
+        "exposure of planted records, bits</text>",
+    ]
+    for axis, place in enumerate(scales):
+        for value in place.ticks:
+            at = f'x="{x(value):.1f}" y="{HEIGHT - BELOW + 24}" text-anchor="middle"'
+            if axis:
+                at = f'x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end"'
+            lines.append(f"<text {at}>{value:.3g}</text>")
+    for name, (loss, bits) in figures.items():
+        colour = _colour(arms.index(points[name]["arm"]))
+        spans = f"M{x(loss[1]):.1f} {y(bits[0]):.1f}H{x(loss[2]):.1f}"
+        spans += f"M{x(loss[0]):.1f} {y(bits[1]):.1f}V{y(bits[2]):.1f}"
+        lines += [
+            f'<path d="{spans}" stroke="{colour}" fill="none" opacity="0.5"/>',
+            f'<circle cx="{x(loss[0]):.1f}" cy="{y(bits[0]):.1f}" r="5" fill="{colour}">'
+            f"<title>{name}</title></circle>",
+        ]
+    for place, arm in enumerate(arms):
+        top, colour = 20 + 20 * place, _colour(place)
+        lines += [
+            f'<circle cx="{right + 20}" cy="{top}" r="5" fill="{colour}"/>',
+            f'<text x="{right + 32}" y="{top + 4}">{arm.replace("_", " ")}</text>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _colour(place: int) -> str:
+    return f"hsl({_TURN * place % 360:.0f} 75% {30 + 20 * (place % 2)}%)"
+
+
+class _Scale:
+    """Value → place in 0 to 1, for triples of median, smallest and largest."""
+
+    def __init__(self, triples: list[list[float]]) -> None:
+        values = [value for each in triples for value in each] or [0.0, 1.0]
+        spare = 0.05 * (max(values) - min(values)) or 0.5
+        self.low, self.high = min(values) - spare, max(values) + spare
+        step = (max(values) - min(values)) / 4
+        self.ticks = [min(values) + step * tick for tick in range(5 if step else 1)]
+
+    def __call__(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
