@@ -29,7 +29,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -50,9 +50,7 @@ from benchmarks.thesis_measure import HALVES, measured
 from benchmarks.thesis_picture import picture
 
 SEEDS = (51, 52, 53, 54, 55)
-QUICK = Setting(
-    steps=8, rows=2, secrets=1, copies=2, kept=64, candidates=100, patched=100, width=16, heads=2
-)
+QUICK = Setting(steps=8, rows=2, secrets=1, copies=2, kept=64, candidates=100, width=16, heads=2)
 LARGE = Setting(steps=1500, rows=16, secrets=24, kept=512, candidates=512, blocks=8, width=128)
 IDEAL = "retrained"
 STARTS = (IDEAL, "plain")
@@ -190,26 +188,20 @@ def summary(pieces: Sequence[Piece]) -> dict[str, Any]:
                 line = found.setdefault(f"{name} {piece.point}", [])
                 line.append({**figures, **result, "arm": name, "seed": piece.seed})
     points = {name: _point(results) for name, results in found.items()}
-    points_of = {
-        side: [name for name, each in points.items() if each["arm"] in arms]
-        for side, arms in (("governed", GOVERNED), ("blunt", BLUNT))
-    }
-    rivals = [*points_of["governed"], *points_of["blunt"]]
+    governed, blunt = (
+        [name for name, each in points.items() if each["arm"] in arms] for arms in (GOVERNED, BLUNT)
+    )
     return {
         "points": points,
         "front": [
             name
             for name, each in points.items()
-            if each["arm"] != IDEAL and not any(_beats(points[other], each) for other in rivals)
+            if each["arm"] != IDEAL
+            and not any(_beats(points[other], each) for other in governed + blunt)
         ],
         "beaten": {
-            side: {
-                name: [o for o in points_of[by] if _beats(points[o], points[name])] for name in own
-            }
-            for side, own, by in (
-                ("blunt", points_of["blunt"], "governed"),
-                ("governed", points_of["governed"], "blunt"),
-            )
+            side: {name: [o for o in others if _beats(points[o], points[name])] for name in own}
+            for side, own, others in (("blunt", blunt, governed), ("governed", governed, blunt))
         },
         "contrasts": {
             question: contrast(found.get(one, []), found.get(other, []))
@@ -220,39 +212,20 @@ def summary(pieces: Sequence[Piece]) -> dict[str, Any]:
 
 
 def _point(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figure → median and interval over seeds."""
-    nowhere = [each["by_depth"]["nowhere"]["exposure"] for each in results]
-    return {
-        "arm": results[0]["arm"],
-        "seeds": len(results),
-        "exposure": spread(each["exposure"] for each in results),
-        "extracted": spread(each["extracted"] for each in results),
-        "loss": spread(each["loss"]["domain"] for each in results),
-        "other_loss": spread(each["loss"]["other"] for each in results),
-        "seconds": spread(each["cost"]["seconds"] for each in results),
-        "flops": spread(each["cost"]["flops"] for each in results),
-        "exposure_by_kind": {
-            kind: spread(each["exposure_by_kind"][kind] for each in results)
-            for kind in results[0]["exposure_by_kind"]
-        },
-        "taken_by_part": {
-            part: {
-                "exposure": spread(
-                    whole - each["by_depth"][part]["exposure"]
-                    for whole, each in zip(nowhere, results, strict=True)
-                ),
-                "loss": spread(
-                    each["by_depth"][part]["loss"] - each["loss"]["domain"] for each in results
-                ),
-            }
-            for part in results[0]["by_depth"]
-            if part != "nowhere"
-        },
-        "notes": [each["notes"] for each in results if each["notes"]],
-    }
+    """Figure → median and interval over seeds, nested as each result is."""
+    figures = ("exposure", "extracted", "known", "loss", "kinds", "parts", "cost")
+    over = {name: _over([each[name] for each in results]) for name in figures}
+    notes = [each["notes"] for each in results if each["notes"]]
+    return over | {"arm": results[0]["arm"], "seeds": len(results), "notes": notes}
 
 
-def spread(values: Iterator[float]) -> list[float]:
+def _over(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Mapping):
+        return {key: _over([each[key] for each in values]) for key in values[0]}
+    return spread(values)
+
+
+def spread(values: Iterable[float]) -> list[float]:
     """Median, smallest, largest."""
     found = sorted(values)
     return [median(found), found[0], found[-1]]
@@ -271,7 +244,7 @@ def contrast(ones: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, An
 
 
 def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    ours, theirs = ([each["exposure"][0], each["loss"][0]] for each in (one, other))
+    ours, theirs = ([each["exposure"][0], each["loss"]["domain"][0]] for each in (one, other))
     return ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))
 
 
@@ -279,15 +252,17 @@ def table(report: Mapping[str, Any]) -> str:
     """Every point, where memorization sits, and the questions."""
     lines = [
         f"{'arm and point':<26}{'exposure, bits':>22}{'extracted':>11}{'domain loss':>22}"
-        f"{'other loss':>12}{'TFLOP':>9}{'CPU s':>8}   lower, upper half hold"
+        f"{'other loss':>12}{'TFLOP':>9}{'CPU s':>8}   of known bits lower, upper half hold"
     ]
     for name, each in report["points"].items():
-        held = [f"{each['taken_by_part'][half]['exposure'][0]:.1f}" for half in HALVES]
+        cost = each["cost"]
+        held = [f"{each['parts'][half]['taken'][0]:.1f}" for half in HALVES]
         label = name + (" *" if name in report["front"] else "")
         lines.append(
             f"{label:<26}{_shown(each['exposure'], 1):>22}{each['extracted'][0]:>11.0%}"
-            f"{_shown(each['loss'], 3):>22}{each['other_loss'][0]:>12.3f}"
-            f"{each['flops'][0] / 1e12:>9.2f}{each['seconds'][0]:>8.1f}   {', '.join(held)} bits"
+            f"{_shown(each['loss']['domain'], 3):>22}{each['loss']['other'][0]:>12.3f}"
+            f"{cost['flops'][0] / 1e12:>9.2f}{cost['seconds'][0]:>8.1f}"
+            f"   {each['known'][0]:.1f}: {', '.join(held)}"
         )
     lines += ["* on the front: no other point has less exposure at no more loss of the domain", ""]
     for question, found in report["contrasts"].items():

@@ -221,11 +221,12 @@ def gated(task: Task, fallback: str) -> Trained:
         side: Corpus(tuple((row,) for row in rows), tuple((row,) for row in texts.reserve[side]))
         for side, rows in (("domain", texts.domain), ("other", texts.other))
     }
+    section = shipped().model_copy(update={"every": max(1, own.steps // PROFILES)})
     watch = Watch(
         Recipe(steps=own.steps, rows_each=1),
         Data(corpora["domain"], (), (), {"other": corpora["other"]}, {}, (), ()),
         SimpleNamespace(read=read),
-        shipped().model_copy(update={"every": max(1, own.steps // PROFILES)}),
+        section,
     )
     gates: list[int] = []
 
@@ -237,7 +238,7 @@ def gated(task: Task, fallback: str) -> Trained:
         return (fallback if fallback in routes else None) if gates else EVERYTHING
 
     def after(step: int, monitor: Monitor) -> None:
-        if not gates:
+        if not gates and section.due(step):
             watch.after(step, monitor)
             if watch.decided().caught:
                 gates.append(step + 1)

@@ -39,7 +39,6 @@ class Setting:
         copies: Rows of an account that is planted.
         kept: Rows of each side held out, and as many in reserve.
         candidates: Other digits from which an account's rank is estimated.
-        patched: The same where a part of the model is replaced.
         blocks, width, heads, context: Of the model.
         rate: Learning rate at its highest, where no arm says otherwise.
     """
@@ -50,7 +49,6 @@ class Setting:
     copies: int = 48
     kept: int = 256
     candidates: int = 256
-    patched: int = 128
     blocks: int = 4
     width: int = 64
     heads: int = 4

@@ -2,15 +2,16 @@
 
 * *Exposure* of an account (Carlini et al. 2019), bits, extrapolated from sampled digits.
 * *Extraction*: the model writes all eight digits, given the owner, by its first choice each time.
-* *By depth*: a part of the model takes the weights of the one that never read the accounts. The
-  exposure that this takes away was held there, alone or with others. A part that breaks the model
-  takes it away too, so the loss stands beside it.
+* *By depth*: a part of the model takes the weights of the one that never read the accounts. What
+  this takes away of the digits' likelihood was held there, alone or with others. A part that breaks
+  the model takes it away too, so the loss that is added stands beside it.
 * The loss of text held out, nats a byte.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
@@ -48,25 +49,24 @@ def measured(
         reference: Trained without the accounts, from the same first weights.
         seed: Draws candidates.
     """
-    accounts = texts.accounts
-    bits = {k: exposure(model, each, setting.candidates, seed) for k, each in accounts.items()}
-    drawn = {kind: extracted(model, each) for kind, each in accounts.items()}
-    depth = {}
+    accounts, own = texts.accounts, setting
+    bits = {kind: exposure(model, some, own.candidates, seed) for kind, some in accounts.items()}
+    losses = {side: mean_loss(model, rows) for side, rows in texts.held_out.items()}
     planted = [account for kind in KINDS for account in accounts[kind]]
-    for place, names in places(model).items():
+    parts = {}
+    for part, names in parts_of(model).items():
         patched = with_parts(model, reference, names)
-        depth[place] = {
-            "exposure": exposure(patched, planted, setting.patched, seed),
-            "loss": mean_loss(patched, texts.held_out["domain"]),
+        parts[part] = {
+            "taken": known(model, planted) - known(patched, planted),
+            "loss": mean_loss(patched, texts.held_out["domain"]) - losses["domain"],
         }
-    depth["nowhere"] = {"exposure": exposure(model, planted, setting.patched, seed)}
     return {
         "exposure": mean(bits[kind] for kind in KINDS),
-        "extracted": mean(drawn[kind] for kind in KINDS),
-        "exposure_by_kind": bits,
-        "extracted_by_kind": drawn,
-        "loss": {side: mean_loss(model, rows) for side, rows in texts.held_out.items()},
-        "by_depth": depth,
+        "extracted": extracted(model, planted),
+        "known": known(model, planted),
+        "loss": losses,
+        "kinds": bits,
+        "parts": parts,
     }
 
 
@@ -94,14 +94,22 @@ def extracted(model: nn.Module, accounts: Sequence[str]) -> float:
     return float(right.all(dim=1).double().mean())
 
 
+def known(model: nn.Module, accounts: Sequence[str]) -> float:
+    """How much likelier than by chance the model makes an account's digits, bits, mean; 0 if it
+    makes them less likely. Needs no candidates, so it is what parts are measured by."""
+    with torch.no_grad():
+        nats = loss(model, canary_rows(accounts)).double().sum(dim=1)
+    return float((math.log2(SPACE) - nats / math.log(2)).clamp(min=0).mean())
+
+
 def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
     """Nats a byte."""
     with torch.no_grad():
         return float(loss(model, batch(rows)).mean())
 
 
-def places(model: nn.Module) -> dict[str, list[str]]:
-    """Place → names of its parameters: each layer group, and both halves of the model."""
+def parts_of(model: nn.Module) -> dict[str, list[str]]:
+    """Part → names of its parameters: each layer group, and both halves of the model."""
     groups = layer_groups(model)
     blocks = [name for name in groups if name.startswith("block.")]
     below = {"embedding", *blocks[: len(blocks) // 2]}

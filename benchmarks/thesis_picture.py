@@ -11,7 +11,7 @@ _TURN = 137.5  # degrees: the golden angle, so that neighbours in the legend dif
 
 def picture(points: Mapping[str, Mapping[str, Any]]) -> str:
     """Each point with the intervals of both figures; the lower left is best."""
-    figures = {name: (each["loss"], each["exposure"]) for name, each in points.items()}
+    figures = {name: (each["loss"]["domain"], each["exposure"]) for name, each in points.items()}
     scales = [_Scale([own[axis] for own in figures.values()]) for axis in (0, 1)]
     arms = list(dict.fromkeys(each["arm"] for each in points.values()))
     right = WIDTH - LEGEND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,8 +53,8 @@ def test_exact_copies_go_at_likeness_1_and_near_ones_below() -> None:
 
 
 def test_a_point_beats_another_only_if_neither_figure_is_worse() -> None:
-    def point(exposure: float, loss: float) -> dict[str, list[float]]:
-        return {"exposure": [exposure], "loss": [loss]}
+    def point(exposure: float, loss: float) -> dict[str, Any]:
+        return {"exposure": [exposure], "loss": {"domain": [loss]}}
 
     assert thesis._beats(point(1, 2), point(2, 2))
     assert not thesis._beats(point(1, 2), point(1, 2))
