@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+import pydantic
 import yaml
 
 from govray.errors import Malformed, UsageError
@@ -56,6 +57,17 @@ class Source:
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self.name}:{self._lines[path]}" if path else self.name
+
+    def wrong(self, error: pydantic.ValidationError, *, do: str) -> UsageError:
+        """The first field that a model refuses, with its line."""
+        first = error.errors(include_url=False, include_input=False)[0]
+        # Which of two types was tried is no part of the file.
+        path = tuple(step for step in first["loc"] if step not in ("int", "constrained-int"))
+        what = first["msg"].removeprefix("Value error, ")
+        what, name = what[:1].lower() + what[1:], ".".join(map(str, path))
+        return UsageError(
+            f"field '{name}': {what}" if name else what, where=self.where(*path), do=do
+        )
 
 
 def read_yaml(text: str | bytes, *, name: str) -> Source:

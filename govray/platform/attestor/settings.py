@@ -100,12 +100,7 @@ def read_settings(path: Path) -> AttestorSettings:
             source.value, context={"folder": path.absolute().parent}
         )
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        what = first["msg"].removeprefix("Value error, ")
-        what = what[:1].lower() + what[1:]
-        name = ".".join(str(step) for step in first["loc"])
-        where = source.where(*first["loc"])
-        raise UsageError(f"field '{name}': {what}" if name else what, where=where, do=DO) from None
+        raise source.wrong(error, do=DO) from None
     try:
         place(found.storage)
     except ValueError as error:
