@@ -192,12 +192,9 @@ def _load(text: str, name: str) -> Any:
 def _check_depth(value: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ValueError("too deep")
-    for each in value.values() if isinstance(value, dict) else value if _is_list(value) else ():
-        _check_depth(each, depth + 1)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, depth + 1)
 
 
 def _put(value: Value, override: Override) -> None:

@@ -113,7 +113,8 @@ class Attestor:
         again, later each time, behind what was tried less often. After `MOST_TRIES` it is
         NOT_ATTESTED.
         """
-        for submission, run in sorted(self.register.waiting(), key=self._tried):
+        waiting = self.register.waiting()
+        for submission, run in sorted(waiting, key=lambda each: self._tries(each[1]).count):
             if stopping():
                 return
             due = self._tries(run).due
@@ -131,9 +132,6 @@ class Attestor:
                 found = self._settled(submission, run, why=why)
             self.tries.pop(run, None)
             yield found
-
-    def _tried(self, waiting: tuple[str, str]) -> int:
-        return self._tries(waiting[1]).count
 
     def _tries(self, run: str) -> Tries:
         return self.tries.get(run, Tries())
@@ -178,7 +176,11 @@ class Attestor:
         try:
             accepted = self.register.accepted(submission)
             target = self.settings.models / printable_name(run)
-            last = self._last_post(submission, run)
+            last = self.register.ended(submission, run)
+            if last is None:
+                raise CouldNotCheck("its newest attempt has not ended", where=f"run {run}")
+            if last.commit is None:
+                raise Refused("it has registered no commit", where=f"run {run}")
             attempt = self.register.attempts(submission)[-1]
             if target.exists():  # an earlier pass ended behind the rename
                 step = 8
@@ -256,15 +258,6 @@ class Attestor:
         signed = {key for key in keys if envelope.signed_by([key])}
         if signed and (missing := [keys[key] for key in keys if key not in signed]):
             path.write_bytes(envelope.cosign(missing))
-
-    def _last_post(self, submission: str, run: str) -> Posted:
-        """The last post of a run that has finished and ended."""
-        last = self.register.ended(submission, run)
-        if last is None:
-            raise CouldNotCheck("its newest attempt has not finished and ended", where=f"run {run}")
-        if last.commit is None:
-            raise Refused("it has registered no commit", where=f"run {run}")
-        return last
 
     def _published(self, target: Path, accepted: Accepted, last: Posted) -> str:
         """The digest of the attestation of a model that is in its place. It verified before it was
