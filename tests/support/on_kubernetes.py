@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +52,61 @@ def jobs_on(server: KubernetesServer, storage: Place, **more: Any) -> Kubernetes
         "working_dir": Path("/home/ray"),
     }
     return KubernetesJobs(api, storage, **given | more)
+
+
+class Pod:
+    """The job of an attempt as a process of this machine: what its entry point runs."""
+
+    def __init__(self, folder: Path, files: Mapping[str, bytes], environment: Mapping[str, str]):
+        (mounted := folder / "job").mkdir(parents=True)
+        for name, data in files.items():
+            (mounted / name).write_bytes(data)
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(mounted)],
+                env=os.environ | {"TMPDIR": str(folder), **environment},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def code(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")[-4096:]
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+    def end(self) -> None:
+        """Nothing of it runs any more."""
+        self._process.kill()
+        self._process.wait()
+
+
+_START = """
+import sys
+from pathlib import Path
+from govray.platform.queue import in_pod
+in_pod.start.__defaults__ = (Path(sys.argv[1]),)
+sys.exit(in_pod.main(["start"]))
+"""
+
+
+@contextmanager
+def pods(folder: Path, **environment: str) -> Iterator[Callable[[Any, dict[str, bytes]], Pod]]:
+    """What runs each job's entry point as a process; all of them end with it."""
+    made: list[Pod] = []
+
+    def run(job: Any, files: dict[str, bytes]) -> Pod:
+        made.append(Pod(folder / f"{job['metadata']['name']}-{len(made)}", files, environment))
+        return made[-1]
+
+    try:
+        yield run
+    finally:
+        for each in made:
+            each.end()

@@ -10,10 +10,10 @@ start
 stop
     The RayJob is deleted. It stays visible until its pods are gone, which commit first (`in_pod`).
 preemption
-    Kueue suspends the job. It would start the same attempt again later, so the queue deletes it,
+    Kueue suspends the job. It would start the same attempt again later. So the queue deletes it,
     and starts another attempt.
-pods that never start
-    KubeRay ends the job after ``start_s``, or Kueue does, which then evicts it.
+
+Where pods never start, KubeRay ends the job after ``start_s``, or Kueue evicts it before.
 
 Source: KubeRay v1.7.0, controllers/ray/rayjob_controller.go; Kueue v0.19.2,
 apis/kueue/v1beta2/workload_types.go.
@@ -74,7 +74,7 @@ _NO_EVICTION = frozenset({"PodsReadyTimeout", "Deactivated"})
 """Kueue's reasons of an eviction after which the same job would fare no better."""
 
 _CODE = re.compile(r"Job entrypoint command failed with exit code (-?\d+)")
-"""Words of Ray 2.60, ``dashboard.modules.job``. KubeRay hands on no code but in them."""
+"""What Ray 2.60 says of a job that failed. KubeRay hands on no code but in these words."""
 _MESSAGE = 4096  # characters of what a job said last
 _LINES = "50"  # of a log
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +21,8 @@ from govray.governance.submission.code_archive import archive_folder
 from govray.governance.submission.register_client import RegisterDoor
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
+from govray.platform.queue.job import Cluster
+from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.ray_jobs import RayJobs
 from govray.platform.queue.reconcile import Reconciler, Retries
@@ -41,6 +44,8 @@ from tests.support import slow_while
 from tests.support.attesting import attestor_of, root_digest
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
+from tests.support.kubernetes_server import kubernetes
+from tests.support.on_kubernetes import TENANTS, jobs_on, pods
 from tests.support.people import serve
 from tests.support.ray_nodes import ray_nodes
 from tests.support.registered import TOKEN, door
@@ -88,8 +93,9 @@ COMMANDS = {
 """Tasks of the kind ``command``, by the real ``jobs/task.py``."""
 
 
+@pytest.mark.parametrize("on", ["Ray Jobs", pytest.param("Kubernetes", marks=pytest.mark.story)])
 def test_from_the_queue_to_a_verified_model(
-    tmp_path: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
     monkeypatch.setenv(slow_while.FOLDER, str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -120,20 +126,29 @@ def test_from_the_queue_to_a_verified_model(
         at = RegisterDoor(url=address, token_file=str(token))
         service = open_.enter_context(serve(url, attestor=at))
         nodes = open_.enter_context(ray_nodes(forked, workers=0, cpus=2))
-        answer = service.client("engineer").post("/v1/experiments", json=asked)
-        assert answer.status_code == 201, answer.text
-        id = answer.json()["id"]
-        assert register.accepted(id).user == "engineer"
         told = AttestorRegister(at.client())
+        tick: Callable[[], object] = lambda: None  # noqa: E731
+        cluster: Cluster = RayJobs(nodes.dashboard, storage, register=told)
+        if on == "Kubernetes":  # whose pods are processes here, of one cluster that is there
+            run_pod = open_.enter_context(pods(tmp_path / "pods", RAY_ADDRESS=nodes.address))
+            server = open_.enter_context(kubernetes(run=run_pod))
+            tick, one = server.tick, {"default": Slot(cpus=1, memory=1 << 30)}
+            tenants = {"default": TENANTS["a"]}
+            cluster = jobs_on(server, storage, register=told, slots=one, tenants=tenants)
         reconciler = Reconciler(
             service.engine,
-            RayJobs(nodes.dashboard, storage, register=told),
+            cluster,
             SlotLimits(pools={"default": 2}),
             holder="the test",
             clock=instant,
             retries=Retries(first_s=0.1),
             decided=told.decided,
         )
+        assert reconciler.once().unreachable is None  # the service knows the pools from now on
+        answer = service.client("engineer").post("/v1/experiments", json=asked)
+        assert answer.status_code == 201, answer.text
+        id = answer.json()["id"]
+        assert register.accepted(id).user == "engineer"
 
         def row() -> Submission:
             with Session(service.engine, expire_on_commit=False) as session:
@@ -145,6 +160,7 @@ def test_from_the_queue_to_a_verified_model(
                 assert time.monotonic() < deadline, row().why
                 assert row().state is not S.ERROR, row().why
                 reconciler.once()
+                tick()
                 time.sleep(0.2)
 
         until(lambda: bool(row().job))
@@ -182,7 +198,8 @@ def test_from_the_queue_to_a_verified_model(
     stated = model.attestation.execution
     assert stated.attempts == 2
     assert (stated.submission, stated.user, stated.project) == (id, "engineer", "default")
-    assert stated.isolation == "sharedCluster"
+    assert stated.isolation == cluster.isolation
+    assert cluster.isolation == ("project" if on == "Kubernetes" else "sharedCluster")
 
 
 def drivers(run: Path) -> list[int]:
@@ -283,4 +300,157 @@ def test_a_queue_outlives_its_head(tmp_path: Path, forked: Forked) -> None:
 
     for id in (one, two, three, urgent):
         assert lines(id) == [f"ada {number}" for number in range(LINES)]
+    engine.dispose()
+
+
+class Ended(BaseException):
+    """The process of the queue is gone."""
+
+
+class Dies:
+    """A back end whose asker ends at every third start or stop, before it or after it in turn."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.isolation = cluster.isolation
+        self.look, self.running = cluster.look, cluster.running
+        self._cluster, self._calls, self.deaths = cluster, 0, 0
+
+    def start(self, row: Submission) -> None:
+        self._told(lambda: self._cluster.start(row))
+
+    def stop(self, job: str) -> None:
+        self._told(lambda: self._cluster.stop(job))
+
+    def _told(self, call: Callable[[], None]) -> None:
+        self._calls += 1
+        if self._calls % 6 != 3:
+            call()
+        if self._calls % 3 == 0:
+            self.deaths += 1
+            raise Ended
+
+
+class Noting(Reconciler):
+    """A reconciler that notes each state that it has written."""
+
+    written: list[tuple[str, str]]
+
+    def _move(self, session: Session, row: Submission, *words: Any) -> bool:
+        moved = super()._move(session, row, *words)
+        if moved:
+            self.written.append((row.name, str(row.state)))
+        return moved
+
+
+EXPECTED = {
+    "one": "RUNNING STOPPING STOPPED QUEUED RUNNING COMPLETED",
+    "two": "RUNNING PREEMPTING QUEUED RUNNING COMPLETED",
+    "urgent": "RUNNING COMPLETED",
+    "refuses": "RUNNING ERROR",
+}
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("on", ["Ray Jobs", "Kubernetes"])
+def test_both_back_ends_have_the_same_states_and_nothing_twice(
+    tmp_path: Path, forked: Forked, on: str
+) -> None:
+    work, storage, code = (tmp_path / name for name in ("work", "runs", "code"))
+    for folder in (work, storage, code / "jobs"):
+        folder.mkdir(parents=True)
+    refuses = "print('govray: no such corpus'); raise SystemExit(2)"
+    (code / "jobs" / "train.py").write_text(JOB)
+    (code / "jobs" / "tune.py").write_text(refuses)
+    (work / "hold").touch()
+    archive = archive_folder(code, storage)
+    engine = open_store(f"sqlite:///{tmp_path / 'queue.db'}", create=True)
+    written: list[tuple[str, str]] = []
+    ids: dict[str, str] = {}
+    by = ChangedBy(user="ada", at=now(), token=None)
+
+    def put(name: str, priority: int = 0, kind: str = "train") -> None:
+        config = json.dumps({"work": str(work), "lines": LINES})
+        with Session(engine) as session:
+            row = submissions.submit(
+                session, kind=kind, name=name, project="a", config=config, slots=1,
+                by=ChangedBy(user="ada", at=now(), token=None), priority=priority, archive=archive,
+            )  # fmt: skip
+            session.commit()
+            ids[name] = row.id
+
+    def row(name: str) -> Submission:
+        with Session(engine, expire_on_commit=False) as session:
+            return session.get_one(Submission, ids[name])
+
+    def ask(name: str, what: str, after: S) -> None:
+        with Session(engine) as session:
+            submissions.ask(session, session.get_one(Submission, ids[name]), what, by=by)
+            session.commit()
+        written.append((name, str(after)))
+
+    def lines(name: str) -> list[str]:
+        path = work / ids[name]
+        return path.read_text().splitlines() if path.exists() else []
+
+    with ExitStack() as open_:
+        tick: Callable[[], object] = lambda: None  # noqa: E731
+        if on == "Kubernetes":
+            run_pod = open_.enter_context(pods(tmp_path / "pods"))
+            server = open_.enter_context(kubernetes(run=run_pod))
+            tick = server.tick
+            cluster: Cluster = jobs_on(server, storage)
+        else:
+            nodes = open_.enter_context(ray_nodes(forked, workers=0, cpus=0))
+            cluster = RayJobs(nodes.dashboard, storage)
+        dies = Dies(cluster)
+
+        def process() -> Noting:
+            made = Noting(
+                engine,
+                dies,
+                SlotLimits(pools={"default": 2}),
+                holder="the test",
+                clock=instant,
+                retries=Retries(first_s=0.5),
+            )
+            made.written = written
+            return made
+
+        processes = [process()]
+
+        def until(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                assert time.monotonic() < deadline, written
+                try:
+                    processes[-1].once()
+                except Ended:
+                    processes.append(process())
+                tick()
+                time.sleep(0.2)
+
+        put("one")
+        until(lambda: bool(lines("one")))
+        put("two")
+        until(lambda: bool(lines("two")))
+        put("urgent", priority=9)
+        until(lambda: bool(lines("urgent")))  # the newest start gives way
+        ask("one", "stop", S.STOPPING)
+        until(lambda: row("one").state is S.STOPPED)
+        put("refuses", kind="tune")
+        ask("one", "resume", S.QUEUED)
+        (work / "hold").unlink()
+        until(lambda: all(row(name).state in submissions.ENDED for name in ids))
+
+    assert dies.deaths >= 2
+    assert {
+        name: " ".join(state for its, state in written if its == name) for name in ids
+    } == EXPECTED
+    for name in ("one", "two", "urgent"):
+        assert lines(name) == [f"ada {number}" for number in range(LINES)]  # each once
+    assert {name: row(name).attempt for name in ids} == {
+        "one": 2, "two": 2, "urgent": 1, "refuses": 1,
+    }  # fmt: skip
+    assert row("refuses").why == "no such corpus"
+    assert all(row(name).failures == 0 for name in ids)
     engine.dispose()
