@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +28,7 @@ from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamP
 from govray.governance.record.prepare_manifest import RowGroup
 from govray.governance.record.row_order import RowOrder, round_keys
 from govray.train.worker.planned_shard import PlannedRows
+from tests.support.planned_counts import counted_in
 from tests.support.shelf import Shelf
 from tests.support.table import each_row
 
@@ -194,14 +194,6 @@ def test_both_sources_give_the_same_bytes(
         assert counted_in(far.stats()) == {
             corpus: sum(each.corpora.count(corpus) for each in true) for corpus in ("one", "three")
         }
-
-
-def counted_in(stats: str) -> dict[str, int]:
-    """Corpus to the rows that Ray Data says were read of it."""
-    found = re.findall(
-        r"ReadPlanned\((\w+)\):.*?Output num rows per block:.*?, (\d+) total", stats, re.S
-    )
-    return {corpus: int(count) for corpus, count in found}
 
 
 def test_a_shard_has_rays_interface_by_either_source(prepared: Prepared) -> None:

@@ -89,7 +89,7 @@ def start_ray(
         ray.init(
             address=address if asked else "local",
             num_cpus=None if asked else num_cpus or os.cpu_count(),
-            job_config=JobConfig(metadata={EXPERIMENT: experiment}) if experiment else None,
+            job_config=JobConfig(metadata={EXPERIMENT: experiment} if experiment else {}),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )

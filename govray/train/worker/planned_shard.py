@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import ray.data
 import ray.train
 from ray.data import DataContext, DataIterator, Dataset, Schema
@@ -120,7 +119,7 @@ class PlannedRows(DataIterator):
         blocks = self._blocks(windows) if windows and self.reader.corpora else ()
         return partition.in_plan_order(self.reader, windows, blocks)
 
-    def _blocks(self, windows: list[range]) -> Iterable[pa.Table]:
+    def _blocks(self, windows: list[range]) -> Iterable[Any]:
         """The rows of all partitions, by one execution of Ray Data."""
         lent = partition.lend(self.reader, fetch=True)
         first, *others = (
@@ -132,9 +131,7 @@ class PlannedRows(DataIterator):
         # A split of one runs Ray Data's executor in a process of its own. Here it would share the
         # interpreter lock with the training loop and slow every step down.
         [self._split] = dataset.streaming_split(1)
-        blocks: Iterable[pa.Table] = self._split.iter_batches(
-            batch_size=None, batch_format="pyarrow"
-        )
+        blocks: Iterable[Any] = self._split.iter_batches(batch_size=None, batch_format="pyarrow")
         return blocks
 
     def _to_ref_bundle_iterator(self) -> tuple[Iterator[RefBundle], DatasetStats, None]:
@@ -146,7 +143,8 @@ class PlannedRows(DataIterator):
         entry = BlockEntry(put, BlockAccessor.for_block(block).get_metadata())
         return RefBundle((entry,), schema=block.schema, owns_blocks=True)
 
-    def _block(self, window: list[StepRows]) -> pa.Table:
+    def _block(self, window: list[StepRows]) -> Any:
+        """A table of Arrow."""
         for rows in window:
             if rows.error is not None:
                 raise (Refused if rows.refused else InfrastructureFailed)(rows.error)

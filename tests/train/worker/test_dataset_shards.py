@@ -18,9 +18,9 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state import snapshot
-from tests.data.test_step_reader import counted_in
 from tests.support import loops
 from tests.support.deployment import Deployment
+from tests.support.planned_counts import counted_in
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
