@@ -51,7 +51,7 @@ from benchmarks.thesis_picture import picture
 
 SEEDS = (51, 52, 53, 54, 55)
 QUICK = Setting(steps=8, rows=2, secrets=1, copies=2, kept=64, candidates=100, width=16, heads=2)
-LARGE = Setting(steps=1500, rows=16, secrets=24, kept=512, candidates=512, blocks=8, width=128)
+LARGE = Setting(steps=4000, rows=4, secrets=24, kept=512, candidates=512, blocks=8, width=128)
 IDEAL = "retrained"
 STARTS = (IDEAL, "plain")
 """Arms whose middle model others need."""
@@ -107,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.thesis", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a tiny model, one point an arm")
-    size.add_argument("--large", action="store_true", help="eight blocks, about 30 hours of a core")
+    size.add_argument(
+        "--large", action="store_true", help="eight blocks of width 128: days of a core"
+    )
     parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
     parser.add_argument("--arms", type=names(ARMS), default=[*ARMS], help="separated by commas")
     parser.add_argument("--results", type=Path, default=Path("build/thesis"), help="folder")

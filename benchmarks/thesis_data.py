@@ -43,8 +43,8 @@ class Setting:
         rate: Learning rate at its highest, where no arm says otherwise.
     """
 
-    steps: int = 400
-    rows: int = 8
+    steps: int = 1200
+    rows: int = 2
     secrets: int = 8
     copies: int = 48
     kept: int = 256
