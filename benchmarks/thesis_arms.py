@@ -46,6 +46,8 @@ from govray.governance.policy.selector import parse_selector
 CLIP = 1.0
 DELTA = 1e-5
 """Of differential privacy, for each row."""
+TOGETHER = 4
+"""Times the rows of a step, under differential privacy."""
 ADAPTER, RANK = "domain", 8
 CONTEXT = 13
 """Tokens whose hash decides whether the goldfish loss drops the one after them."""
@@ -127,19 +129,20 @@ def goldfish(task: Task, every: int) -> Trained:
 def dp_sgd(task: Task, epsilon: float) -> Trained:
     """DP-SGD over all rows, by Opacus: each row's gradient is clipped, and noise is added.
 
-    Epsilon is a row's. An account with many rows has a larger one.
+    Epsilon is a row's. An account with many rows has a larger one. Noise is least where many rows
+    share it, so a step has `TOGETHER` times the rows, and there are as many times fewer.
     """
     from opacus import GradSampleModule
     from opacus.accountants.utils import get_noise_multiplier
     from opacus.optimizers import DPOptimizer
 
     own, rows = task.setting, [*task.texts.domain, *task.texts.other]
-    expected = 2 * own.rows
+    expected, steps = 2 * own.rows * TOGETHER, own.steps // TOGETHER
     noise = get_noise_multiplier(
         target_epsilon=epsilon,
         target_delta=DELTA,
         sample_rate=expected / len(rows),
-        steps=own.steps,
+        steps=steps,
         accountant="rdp",
     )
     model = task.model()
@@ -164,7 +167,7 @@ def dp_sgd(task: Task, epsilon: float) -> Trained:
             loss(wrapped, batch([rows[i] for i in chosen])).mean(dim=1).sum().backward()
             optimizer.step()
 
-    cost = _fitted(own.steps, optimizer, own.rate, step)
+    cost = _fitted(steps, optimizer, own.rate, step)
     wrapped.remove_hooks()
     for norm in norms:
         norm.bias = None
@@ -429,7 +432,8 @@ def _governed(
 
 def _fitted(steps: int, optimizer: Any, rate: float, step: Callable[[int], None]) -> Cost:
     """Do all steps under the one schedule. A few are counted, and the others timed."""
-    counted = {steps * (2 * turn + 1) // (2 * _COUNTED) for turn in range(_COUNTED)}
+    turns = min(_COUNTED, max(1, steps // 2))
+    counted = {steps * (2 * turn + 1) // (2 * turns) for turn in range(turns)}
     flops, seconds = [], []
     for number in range(steps):
         warm_up = min(1.0, (number + 1) / max(1, steps // 20))
