@@ -14,9 +14,9 @@ A figure is the median over seeds. Its interval goes from the smallest to the la
 five seeds holds the true median with a probability of 94 %, whatever the distribution. Seconds are
 of the CPU, on one thread, without measuring.
 
-A point *beats* another if it has no more exposure and no more loss on held-out text of the domain,
-by medians, and less of one. The front is what none beats; ``retrained`` is told the private
-records, stands beside, and beats nothing.
+A point *beats* another if neither figure is worse, and one is better. The figures are exposure, and
+loss on held-out text of the domain, by medians. The front is what no point beats. Controls beat
+nothing, and neither does ``retrained``, which is told the private records.
 
 DP-SGD needs Opacus (``pip install opacus``); without it that arm is left out, and counted missing.
 The last line is one JSON object. ``pareto.svg`` in the folder is the picture.
