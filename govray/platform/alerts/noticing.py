@@ -11,7 +11,7 @@ are one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -48,13 +48,10 @@ class _Found:
 
     kind: str
     subject: str
-    mark: str
-    at: str | None
-    project: str | None
+    mark: str = ""
+    at: str | None = None
+    project: str | None = None
     data: dict[str, Any]
-
-
-_Find = Callable[[Session, str, int, timedelta], Iterator[_Found]]
 
 
 def notice(session: Session, *, at: str, ahead: timedelta) -> int:
@@ -68,17 +65,24 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
     """
     webhooks = session.exec(select(Webhook)).all()
     number = 0
-    for find in _FINDERS:
-        for found in find(session, at, BATCH, ahead):
-            number += 1
-            alert = _alert(found, at)
-            session.add(alert)
-            session.flush()
-            session.add_all(
-                Delivery(webhook=each.id, alert=alert.id, state=DeliveryState.PENDING, due=at)
-                for each in webhooks
-                if wanted(each, alert)
-            )
+    soon = format_time(parse_time(at) + ahead)
+    for found in (
+        *_ended_runs(session),
+        *_ended_searches(session),
+        *_decided(session),
+        *_submissions(session),
+        *_credentials(session, soon),
+        *_reverified(session),
+    ):
+        number += 1
+        alert = _alert(found, at)
+        session.add(alert)
+        session.flush()
+        session.add_all(
+            Delivery(webhook=each.id, alert=alert.id, state=DeliveryState.PENDING, due=at)
+            for each in webhooks
+            if wanted(each, alert)
+        )
     session.commit()
     return number
 
@@ -110,7 +114,7 @@ def _unnoticed(kind: Any, subject: Any, mark: Any) -> ColumnElement[bool]:
     return ~select(seen.id).where(of_it).exists()
 
 
-def _ended_runs(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+def _ended_runs(session: Session) -> Iterator[_Found]:
     t, d = Trial, Decision
     # What ended with an error has no signed end; its last decision says when.
     last = select(func.max(d.at)).where(d.trial == t.id).correlate(t).scalar_subquery()
@@ -121,7 +125,7 @@ def _ended_runs(session: Session, at: str, most: int, ahead: timedelta) -> Itera
             .join(Experiment, col(Experiment.id) == col(t.experiment))
             .where(col(t.state) == state, _unnoticed(kind, col(t.id), mark))
             .order_by(col(t.started), col(t.id))
-            .limit(most)
+            .limit(BATCH)
         ).all()
         for trial, experiment, decided in rows:
             data = {
@@ -144,7 +148,7 @@ def _ended_runs(session: Session, at: str, most: int, ahead: timedelta) -> Itera
             )
 
 
-def _ended_searches(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+def _ended_searches(session: Session) -> Iterator[_Found]:
     e, kind = Experiment, "search.completed"
     rows = session.exec(
         select(e)
@@ -154,16 +158,14 @@ def _ended_searches(session: Session, at: str, most: int, ahead: timedelta) -> I
             _unnoticed(kind, col(e.id), ""),
         )
         .order_by(col(e.started), col(e.id))
-        .limit(most)
+        .limit(BATCH)
     ).all()
     for row in rows:
         data = {"experiment": row.id, "name": row.name}
-        yield _Found(
-            kind=kind, subject=row.id, mark="", at=row.finished, project=row.project, data=data
-        )
+        yield _Found(kind=kind, subject=row.id, at=row.finished, project=row.project, data=data)
 
 
-def _decided(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+def _decided(session: Session) -> Iterator[_Found]:
     d = Decision
     # Of the event log, which grows at its end: a decision keeps its number.
     mark: Any = cast(col(d.number), String)
@@ -178,7 +180,7 @@ def _decided(session: Session, at: str, most: int, ahead: timedelta) -> Iterator
             _unnoticed(kind, col(d.trial), mark),
         )
         .order_by(col(d.trial), col(d.number))
-        .limit(most)
+        .limit(BATCH)
     ).all()
     for row, experiment in rows:
         data = {
@@ -198,7 +200,7 @@ def _decided(session: Session, at: str, most: int, ahead: timedelta) -> Iterator
         )
 
 
-def _submissions(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+def _submissions(session: Session) -> Iterator[_Found]:
     """Submissions that ended in an error, and those whose model the attestor did not sign."""
     s = Submission
     mark: Any = cast(col(s.attempt), String)
@@ -210,7 +212,7 @@ def _submissions(session: Session, at: str, most: int, ahead: timedelta) -> Iter
             select(s, why)
             .where(which, _unnoticed(kind, col(s.id), mark))
             .order_by(col(s.submitted), col(s.id))
-            .limit(most)
+            .limit(BATCH)
         ).all()
         for row, reason in rows:
             data = {
@@ -231,10 +233,9 @@ def _submissions(session: Session, at: str, most: int, ahead: timedelta) -> Iter
             )
 
 
-def _credentials(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
-    """Corpora whose last credential ends soon, or has ended."""
+def _credentials(session: Session, soon: str) -> Iterator[_Found]:
+    """Corpora whose last credential ends by then, or has ended."""
     c, newer, kind = Credential, aliased(Credential), "credential.expiring"
-    soon = format_time(parse_time(at) + ahead)
     followed = (
         select(newer.digest)
         .where(col(newer.corpus) == col(c.corpus), col(newer.valid_until) > col(c.valid_until))
@@ -249,7 +250,7 @@ def _credentials(session: Session, at: str, most: int, ahead: timedelta) -> Iter
             _unnoticed(kind, col(c.corpus), col(c.valid_until)),
         )
         .order_by(col(c.corpus), col(c.digest))
-        .limit(most)
+        .limit(BATCH)
     ).all()
     for corpus, row in {row.corpus: row for row in rows}.items():
         data = {
@@ -258,12 +259,10 @@ def _credentials(session: Session, at: str, most: int, ahead: timedelta) -> Iter
             "credential": row.digest,
             "validUntil": row.valid_until,
         }
-        yield _Found(
-            kind=kind, subject=corpus, mark=row.valid_until, at=None, project=None, data=data
-        )
+        yield _Found(kind=kind, subject=corpus, mark=row.valid_until, data=data)
 
 
-def _reverified(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+def _reverified(session: Session) -> Iterator[_Found]:
     """Outcomes that changed. A model was verified when it was indexed, before its first row."""
     r = Reverification
     mark: Any = cast(col(r.number), String)
@@ -275,7 +274,7 @@ def _reverified(session: Session, at: str, most: int, ahead: timedelta) -> Itera
             select(r)
             .where(which, _unnoticed(kind, col(r.attestation), mark))
             .order_by(col(r.attestation), col(r.number))
-            .limit(most)
+            .limit(BATCH)
         ).all()
         for row in rows:
             yield _Found(
@@ -283,7 +282,6 @@ def _reverified(session: Session, at: str, most: int, ahead: timedelta) -> Itera
                 subject=row.attestation,
                 mark=str(row.number),
                 at=row.since,
-                project=None,
                 data={
                     "attestation": row.attestation,
                     "outcome": row.outcome,
@@ -294,13 +292,3 @@ def _reverified(session: Session, at: str, most: int, ahead: timedelta) -> Itera
 
 def _short(text: str | None) -> str | None:
     return text if text is None else text[:LONGEST_REASON]
-
-
-_FINDERS: tuple[_Find, ...] = (
-    _ended_runs,
-    _ended_searches,
-    _decided,
-    _submissions,
-    _credentials,
-    _reverified,
-)

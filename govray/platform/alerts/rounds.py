@@ -147,8 +147,9 @@ class Rounds:
 
     def reverify(self) -> dict[str, str]:
         """Verify registered models, if no process has for as long as ``every``."""
-        # The lease is held on: its end is the next time.
-        if self.verify is None or not self._take_new(_VERIFYING, self.every):
+        # The lease is held on: its end is the next time. So not even this process has it by then.
+        nobody = f"{self.holder}-{secrets.token_hex(4)}"
+        if self.verify is None or not self._take(_VERIFYING, self.every, nobody):
             return {}
         return reverify(self.engine, self.verify, lambda: format_time(self.clock()))
 
@@ -180,25 +181,10 @@ class Rounds:
         except Exception:
             log.exception("a round failed and is tried again")
 
-    def _take(self, name: str, lasting: timedelta) -> bool:
+    def _take(self, name: str, lasting: timedelta, holder: str = "") -> bool:
         at = self.clock()
+        until = format_time(at + lasting)
         with Session(self.engine) as session:
             return leases.take(
-                session,
-                name,
-                self.holder,
-                at=format_time(at),
-                until=format_time(at + lasting),
-            )
-
-    def _take_new(self, name: str, lasting: timedelta) -> bool:
-        """Take a lease that nobody has: this process neither."""
-        at = self.clock()
-        with Session(self.engine) as session:
-            return leases.take(
-                session,
-                name,
-                f"{self.holder}-{secrets.token_hex(4)}",
-                at=format_time(at),
-                until=format_time(at + lasting),
+                session, name, holder or self.holder, at=format_time(at), until=until
             )

@@ -9,8 +9,6 @@ Invariants
   so long (`IndexBudget`). The report has what it did not come to, which is the next call's.
 * States change by `govray.platform.store.states.advance` alone. What happened between two calls is
   assumed to have passed through ``ACTIVE``.
-* A checkpoint is COMPLETED only while all its files are there in their sizes. One that is being
-  written is ACTIVE, or ERROR once nobody writes it.
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
   indexed: the run's record does not depend on the model. The model of a run that is left out is
   left out too.
@@ -24,11 +22,10 @@ Rows of what storage no longer has are not removed.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +39,15 @@ from sqlalchemy.exc import (
 )
 from sqlmodel import Session, col, select
 
-from govray.errors import GovrayError, InfrastructureFailed, Refused
+from govray.errors import GovrayError, Refused
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.trust.anchor import TrustAnchor
+from govray.platform.indexing.checkpoint_rows import found_on_storage, put_checkpoints
 from govray.platform.indexing.indexed_search import IndexedSearch, SearchTrial
+from govray.platform.indexing.log_reading import IndexBudget, LogReading
 from govray.platform.indexing.model_rows import MEMORIZATION, index_run_audit, index_run_model
 from govray.platform.indexing.run_claims import (
     REPLAYS,
@@ -57,18 +56,15 @@ from govray.platform.indexing.run_claims import (
     submitted,
 )
 from govray.platform.indexing.trial_rows import (
-    Profiles,
     best,
     profiles,
     put_decisions,
     put_numbers,
-    supersede,
 )
 from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.run_owners import copy_tags, settle
 from govray.platform.store.states import (
-    CHECKPOINT,
     EXPERIMENT,
     TRIAL,
     CheckpointState,
@@ -78,97 +74,10 @@ from govray.platform.store.states import (
 )
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
-from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.storage import CORRUPT, SUPERSEDED, storage_of
 from govray.train.inputs import run_listing as runs
-from govray.train.inputs.run_listing import LogSummary
 from govray.train.inputs.run_record import RunRecord, read_record
-from govray.train.run_folder import event_rows, events
+from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import driving
-
-_STEP = re.compile(r"checkpoint_(\d{9})")
-
-_ACTIVE, _COMPLETED = CheckpointState.ACTIVE, CheckpointState.COMPLETED
-_ERROR, _DELETED = CheckpointState.ERROR, CheckpointState.DELETED
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    state: CheckpointState
-    digest: str | None = None
-    bytes: int = 0
-
-
-def found_on_storage(run_folder: Place, *, writing: bool) -> dict[int, Found]:
-    """Next step → what storage holds of the commit. ``writing``: whether a driver has the run: a
-    partial commit may still become whole."""
-    storage = storage_of(run_folder)
-    found: dict[int, Found] = {}
-    for name, (_, size) in storage.leftovers().items():
-        match = _STEP.match(name)
-        if match is None or name.endswith(SUPERSEDED):
-            continue
-        state = _ACTIVE if writing and not name.endswith(CORRUPT) else _ERROR
-        found[int(match[1])] = Found(state=state, bytes=size)
-    for step, folder in storage.commits():
-        try:
-            if commit_folder.committed_at(folder) is None:
-                continue  # a leftover
-            committed = commit_folder.open_commit(folder)
-        except InfrastructureFailed:
-            raise
-        except GovrayError:
-            found[step] = Found(state=_ERROR)
-            continue
-        found[step] = Found(
-            state=_COMPLETED,
-            digest=committed.digest,
-            bytes=committed.size,
-        )
-    return found
-
-
-def put_checkpoints(
-    session: Session,
-    trial: str,
-    found: Mapping[int, Found],
-    times: Mapping[tuple[int, str], str],
-) -> None:
-    """Make the rows of a trial's commits equal what was found on its storage.
-
-    Args:
-        times: (Step, digest) → when it was committed, by what is newly read of the event log.
-            Commits that it never told of have no time, because a file's is that of the last copy.
-    """
-    of_trial = select(tables.Checkpoint).where(tables.Checkpoint.trial == trial)
-    held = {row.step: row for row in session.exec(of_trial)}
-    for step in sorted(found.keys() | held.keys()):
-        row = held.get(step) or tables.Checkpoint(trial=trial, step=step, state=_ACTIVE)
-        before = row.digest
-        _settle(row, found.get(step))
-        row.at = times.get((step, row.digest or ""), row.at if row.digest == before else None)
-        session.add(row)
-
-
-def _settle(row: tables.Checkpoint, found: Found | None) -> None:
-    what = f"checkpoint of step {row.step} of {row.trial}"
-    if found is None:
-        if row.state in (_ACTIVE, _ERROR):
-            row.state = advance(CHECKPOINT, row.state, _ERROR, what)  # its writer cleared it away
-        else:
-            row.state = advance(CHECKPOINT, row.state, _DELETED, what)
-        return
-    if found.state is _COMPLETED:
-        if row.state in (_ERROR, _DELETED) or row.digest not in (None, found.digest):
-            row.state = _ACTIVE  # another commit in its place
-        row.state = advance(CHECKPOINT, row.state, _COMPLETED, what)
-        row.digest = found.digest
-    elif row.state is _COMPLETED:
-        row.state = advance(CHECKPOINT, row.state, _DELETED, what)  # it does not load any more
-    elif row.state is _ACTIVE:
-        row.state = advance(CHECKPOINT, row.state, found.state, what)
-    row.bytes = found.bytes
-
 
 _TRIAL_STATES: Mapping[str, TrialState] = {
     "running": TrialState.ACTIVE,
@@ -181,16 +90,6 @@ _TRIAL_STATES: Mapping[str, TrialState] = {
     "interrupted": TrialState.INTERRUPTED,
 }
 _ENDED = TrialState.COMPLETED
-_COMMITS = 64
-_EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
-    TrialState.ACTIVE: ExperimentState.ACTIVE,
-    TrialState.STOPPING: ExperimentState.STOPPING,
-    TrialState.PAUSED: ExperimentState.PAUSED,
-    TrialState.INTERRUPTED: ExperimentState.ERROR,
-    TrialState.COMPLETED: ExperimentState.COMPLETED,
-    TrialState.CANCELED: ExperimentState.CANCELED,
-    TrialState.ERROR: ExperimentState.ERROR,
-}
 
 
 LEFT_OUT = (
@@ -213,23 +112,6 @@ PostgreSQL holds neither U+0000 nor every whole number. A store that is gone is 
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexBudget:
-    """What one call may take.
-
-    Attributes:
-        log_bytes: Of a run's event log that are new, in one call.
-        file_bytes: Of its record, and of its write-ahead file.
-        folder_seconds: For the events of one run.
-        seconds: After which no further folder is begun.
-    """
-
-    log_bytes: int = 16 << 20
-    file_bytes: int = 256 << 20
-    folder_seconds: float = 5.0
-    seconds: float = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class IndexSettings:
     """What the indexer must be told, because storage does not have it.
 
@@ -246,7 +128,7 @@ class IndexSettings:
     project: str
     user: str
     queue: Engine | None = None
-    budget: IndexBudget = IndexBudget()
+    budget: IndexBudget = field(default_factory=IndexBudget)
     models: Place | None = None
 
 
@@ -404,7 +286,7 @@ def index_run(
         row = _new_trial(record, experiment, below, told)
         session.add(row)
         session.flush()
-    reading = _Reading.of(row, size)
+    reading = LogReading.of(row, size)
     new = reading.read(folder, settings.budget)
     log = reading.log
     found = runs.listed(folder, record, log)
@@ -439,87 +321,13 @@ def index_run(
     row.read_bytes, row.reading = reading.offset, reading.to_json()
     session.add(row)
     if search is None and record.replay_of is None:
-        state_of = _EXPERIMENT_STATES[row.state]
+        silent = row.state is TrialState.INTERRUPTED
+        state_of = ExperimentState.ERROR if silent else ExperimentState(row.state.value)
         experiment.state = advance(EXPERIMENT, experiment.state, state_of, experiment.id)
-        experiment.finished, experiment.why = row.finished, row.why
-        if row.state is TrialState.INTERRUPTED:
-            experiment.why = "its driver ended without a word"
+        experiment.finished = row.finished
+        experiment.why = "its driver ended without a word" if silent else row.why
         session.add(experiment)
     return row
-
-
-@dataclass
-class _Reading:
-    """How far a run's event log is indexed, and what its rest is added to.
-
-    Attributes:
-        offset: Bytes that are read.
-        log: The sum of their events.
-        decisions, branches, profiles: How many the store has.
-        commits: (Step, digest, time) of the newest: their files may be seen later.
-        lines: How often each line of numbers is halved.
-        more: Whether there is more than the budget let be read.
-    """
-
-    offset: int = 0
-    log: LogSummary = field(default_factory=LogSummary)
-    decisions: int = 0
-    branches: int = 0
-    profiles: int = 0
-    commits: list[tuple[int, str, str]] = field(default_factory=list)
-    lines: dict[str, int] = field(default_factory=dict)
-    more: bool = False
-
-    @classmethod
-    def of(cls, row: tables.Trial, size: int) -> _Reading:
-        """That of a trial whose log has so many bytes; a shorter one than before is another."""
-        if not row.reading or size < row.read_bytes:
-            return cls()
-        return cls(
-            **{**row.reading, "offset": row.read_bytes, "log": LogSummary(**row.reading["log"])}
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "offset"}
-
-    def read(self, folder: Place, budget: IndexBudget) -> list[events.AnyEvent]:
-        """The events that are new, within the budget."""
-        new: list[events.AnyEvent] = []
-        most, until = self.offset + budget.log_bytes, time.monotonic() + budget.folder_seconds
-        self._attempt = self.log.attempt
-        self.more = False
-        for offset, event in events.read_from(folder, self.offset):
-            if self.more:
-                return new
-            new.append(event)
-            self.log.take(event)
-            self.offset = offset
-            self.more = offset >= most or time.monotonic() > until
-        self.more = False
-        return new
-
-    def put(
-        self, session: Session, trial: str, new: Sequence[events.AnyEvent], measured: Profiles
-    ) -> None:
-        """Add what events and profiles have to the trial's rows."""
-        began = [(e.step, e.attempt) for e in new if isinstance(e, events.AttemptStarted)]
-        touched = supersede(session, trial, began)
-        put_numbers(session, trial, event_rows.numbers(new, self._attempt), self.lines, touched)
-        made = event_rows.decisions(new)
-        put_decisions(session, trial, "events", made, after=self.decisions)
-        self.decisions += len(made)
-        # Another branch archives what is there.
-        known = self.profiles if self.branches == measured.branches else 0
-        deviations = [number for each in measured.numbers[known:] for number in each]
-        put_numbers(session, trial, deviations, self.lines)
-        self.branches, self.profiles = measured.branches, len(measured.numbers)
-
-    def commit_times(self, new: Sequence[events.AnyEvent]) -> dict[tuple[int, str], str]:
-        """(Step, digest) → when that checkpoint was committed, of those that may be new."""
-        times = {(step, digest): at for step, digest, at in self.commits}
-        times |= event_rows.commit_times(new)
-        self.commits = [(*key, at) for key, at in times.items()][-_COMMITS:]
-        return times
 
 
 def _below(folder: Place, storage: Place) -> str:

@@ -27,7 +27,8 @@ from govray.governance.attestation.memorization_manifest import (
 from govray.governance.formats import canonical_json
 from govray.governance.verify.verifier import verify
 from govray.platform.indexing.index_source import searches
-from govray.platform.indexing.indexer import IndexBudget, IndexReport, index_storage
+from govray.platform.indexing.indexer import IndexReport, index_storage
+from govray.platform.indexing.log_reading import IndexBudget
 from govray.platform.indexing.model_rows import MEMORIZATION
 from govray.platform.store import rebuild as rebuilding
 from govray.platform.store import tables
