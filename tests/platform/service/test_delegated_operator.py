@@ -1,5 +1,5 @@
-"""Whose signature an upload may bear: of an operator by delegation, known from what models came
-with, and of the newest version of a trust root alone."""
+"""An operator by delegation is known over HTTP, from what models here came with. Of a trust root
+the newest version counts, and no older."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ class PolicyDifference:
 
 
 def policy_differences(visit: Visit, sides: Sequence[tuple[str, Lineage | None]]) -> dict[str, Any]:
-    """The policies of some runs, as far as the caller may read them: the name of each, how they
-    differ from the first, and how many were not compared. ``sides``: the digest of each run's
-    policy, empty if unknown, and its lineage if it has one."""
+    """The policies of some runs, as far as the caller may read them. Their names, how they differ
+    from the first, and how many were not compared. ``sides``: the digest of each run's policy,
+    empty if unknown, and its lineage if it has one."""
     lineages = {digest: lineage for digest, lineage in reversed(sides) if digest}
     first, *others = list(dict.fromkeys(digest for digest, _ in sides if digest)) or [""]
     documents = {digest: readable_policy(visit, digest) for digest in lineages}

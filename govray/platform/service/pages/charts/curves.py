@@ -122,8 +122,8 @@ class Curve:
 
     @property
     def table(self) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
-        """The lines' names, and their numbers at some of the steps that are drawn: at most
-        `MOST_ROWS`, evenly among those that most lines have, with the first and the last."""
+        """The lines' names, and their numbers at some of the steps that are drawn. They are at most
+        `MOST_ROWS`, evenly among those that most lines have. The first and the last are there."""
         columns = [dict(each["points"]) for each in self.series]
         often = Counter(step for column in columns for step in column)
         most = max(often.values(), default=0)
