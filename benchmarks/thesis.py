@@ -253,7 +253,7 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def table(report: Mapping[str, Any]) -> str:
     """Every point, where memorization sits, and the questions."""
     lines = [
-        f"{'arm and point':<26}{'exposure, bits':>22}{'extracted':>11}{'domain loss':>22}"
+        f"{'arm and point':<26}{'exposure, bits':>22}{'extracted':>11}{'domain loss':>24}"
         f"{'other loss':>12}{'TFLOP':>9}{'CPU s':>8}   of known bits lower, upper half hold"
     ]
     for name, each in report["points"].items():
@@ -262,7 +262,7 @@ def table(report: Mapping[str, Any]) -> str:
         label = name + (" *" if name in report["front"] else "")
         lines.append(
             f"{label:<26}{_shown(each['exposure'], 1):>22}{each['extracted'][0]:>11.0%}"
-            f"{_shown(each['loss']['domain'], 3):>22}{each['loss']['other'][0]:>12.3f}"
+            f"{_shown(each['loss']['domain'], 3):>24}{each['loss']['other'][0]:>12.3f}"
             f"{cost['flops'][0] / 1e12:>9.2f}{cost['seconds'][0]:>8.1f}"
             f"   {each['known'][0]:.1f}: {', '.join(held)}"
         )
