@@ -20,8 +20,9 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
-from sqlmodel import Field, SQLModel
+from sqlmodel import AutoString, Field, SQLModel
 
+from govray.governance.submission.register_forms import Isolation
 from govray.platform.store.states import (
     CaseState,
     CheckpointState,
@@ -580,7 +581,7 @@ class Pool(SQLModel, table=True):
     most: dict[str, int | None] = Field(default_factory=dict, sa_type=JSON)
     most_others: int | None = None
     folder: bool = False
-    isolation: str = "sharedCluster"
+    isolation: Isolation = Field(default="sharedCluster", sa_type=AutoString)
 
 
 class ExperimentTag(SQLModel, table=True):

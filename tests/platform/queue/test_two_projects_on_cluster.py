@@ -17,8 +17,10 @@ import yaml
 from sqlmodel import Session
 
 import govray
+from govray.governance.formats.document import format_time
 from govray.governance.submission.code_archive import archive_folder
 from govray.governance.submission.register_client import RegisterClient
+from govray.governance.submission.register_forms import AcceptanceForm
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import Unreachable
@@ -28,7 +30,7 @@ from govray.platform.queue.reconcile import Reconciler, Retries
 from govray.platform.store import submissions
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from govray.platform.store.run_owners import run_name
+from govray.platform.store.run_owners import run_name, submission_facts
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from govray.train.driver.preparation import prepare_experiment
@@ -37,7 +39,7 @@ from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
 from govray.train.state import snapshot
 from tests.support import slow_while
-from tests.support.attesting import attestor_of
+from tests.support.attesting import attestor_of, root_digest
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.ray_nodes import ray_nodes
@@ -130,7 +132,9 @@ def test_all_that_may_be_attested_is_once_and_under_the_right_names(
                 archive=archives[archive],
             )
             session.commit()
-            return row.id
+            form = AcceptanceForm(**dict(submission_facts(row, RayJobs.isolation)))
+        register.accept(form, root=root_digest(here), at=format_time(instant()))
+        return form.submission
 
     def row(id: str) -> Submission:
         with Session(engine, expire_on_commit=False) as session:

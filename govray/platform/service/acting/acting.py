@@ -20,7 +20,7 @@ from govray import traces
 from govray.errors import GovrayError, InfrastructureFailed
 from govray.governance.formats import canonical_json
 from govray.governance.submission.register_client import RegisterClient
-from govray.governance.submission.register_forms import AcceptanceForm
+from govray.governance.submission.register_forms import AcceptanceForm, Isolation
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.experiment_check import (
@@ -282,7 +282,7 @@ def _register(
 ) -> None:
     """Tell the attestor's register what is accepted, and how far apart its pool keeps runs."""
     pool = session.get(tables.Pool, row.pool)
-    isolation = pool.isolation if pool else "sharedCluster"
+    isolation: Isolation = pool.isolation if pool else "sharedCluster"
     project = session.get(tables.Project, row.project)
     manifests = project_rules.settings_of(project).manifests if project else None
     form = AcceptanceForm(
