@@ -143,6 +143,17 @@ FAULTS: dict[str, tuple[Change, str]] = {
         lambda o: o["RayCluster", "govray"]["metadata"].update(labels={}),
         "has no queue",
     ),
+    "a command for the submitter's shell": (
+        lambda o: (
+            [
+                each["spec"].update(entrypoint="cd /home/ray && python jobs/train.py")
+                for (kind, _), each in o.items()
+                if kind == "RayJob"
+            ]
+            and None
+        ),
+        "would run what follows",
+    ),
     "a head that waits for Serve": (
         spec(
             "RayService",

@@ -8,6 +8,7 @@ the function that it restates: of KubeRay v1.7.0 below ``ray-operator/``, of Kue
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,6 +166,15 @@ def ray_jobs(objects: Objects, image: Image) -> Iterator[str]:
             yield f"RayJob {owner['metadata']['name']}: it has to end its cluster"
         if kind == "RayJob" and spec.get("backoffLimit", 0) < 0:
             yield f"RayJob {owner['metadata']['name']}: backoffLimit is negative"
+
+
+def entrypoints(objects: Objects, image: Image) -> Iterator[str]:
+    """controllers/ray/common/job.go: BuildJobSubmitCommand, which makes one line for a shell."""
+    for kind, owner, _ in clusters(objects):
+        if kind == "RayJob" and owner["spec"].get("submissionMode") != "HTTPMode":
+            words = shlex.shlex(owner["spec"]["entrypoint"], posix=True, punctuation_chars=True)
+            if any(set(each) <= set("();<>|&") for each in words):
+                yield f"RayJob {owner['metadata']['name']}: its submitter would run what follows"
 
 
 def probes(objects: Objects, image: Image) -> Iterator[str]:
@@ -411,8 +421,8 @@ def networks(objects: Objects, image: Image) -> Iterator[str]:
 
 Rule = Callable[[Objects, Image], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    ray_names, ray_clusters, ray_jobs, probes, heads, queued, admitted, flavors, users,
-    secret_files, accounts, programs, stores, networks,
+    ray_names, ray_clusters, ray_jobs, entrypoints, probes, heads, queued, admitted, flavors,
+    users, secret_files, accounts, programs, stores, networks,
 )  # fmt: skip
 
 
