@@ -43,6 +43,7 @@ from govray.platform.store.tables import Pool
 from govray.storage.reach import Account
 from govray.train.run_folder.clock import instant, now
 from tests.support.accounts import JOBS, OPERATOR, PERSON, SERVICE, Accounts, accounts, as_account
+from tests.support.databases import Server
 from tests.support.deployment import Deployment
 from tests.support.process import COMMAND
 from tests.support.ray_nodes import SETTINGS, agent_ports, descendants, free_ports
@@ -376,6 +377,26 @@ def test_control_with_one_account_each_attack_succeeds(shared: World) -> None:
 
     assert {name for name, done in found.items() if done} == {name for name, *_ in attacks}
     assert _audit(shared).status_code == 200
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("password", [PASSWORD, None], ids=["asked", "control"])
+def test_a_job_gets_nothing_by_the_socket_of_the_store(
+    made: Accounts, password: str | None
+) -> None:
+    folder = made.own(made.folder / f"database-{bool(password)}", SERVICE, 0o755)
+    server = Server(folder, password)
+    code = f"import psycopg; psycopg.connect('host={folder} user=govray dbname=postgres')"
+    try:
+        server.start()
+        job = made.run(JOBS, [sys.executable, "-c", code])
+        service = made.run(SERVICE, [sys.executable, "-c", code], PGPASSWORD=PASSWORD)
+    finally:
+        server.stop()
+
+    assert service.returncode == 0, service.stderr
+    assert (job.returncode == 0) is (password is None), job.stderr
+    assert ("no password supplied" in job.stderr) is (password is not None)
 
 
 def _audit(here: World) -> httpx.Response:

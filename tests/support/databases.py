@@ -19,24 +19,19 @@ from sqlalchemy import Engine
 from govray.platform.store.database import connect, open_store, parse_url, to_head
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-INIT = [
-    "-U",
-    "govray",
-    "-A",
-    "trust",
-    "-E",
-    "UTF8",
-    "--no-locale",
-    "--no-sync",
-    "--no-instructions",
-]
+INIT = ["-U", "govray", "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
 
 
 class Server:
-    """A running PostgreSQL. ``new(template)`` makes a database and gives its URL."""
+    """A running PostgreSQL. ``new(template)`` makes a database and gives its URL.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        password: What it asks of its user; without one it trusts everybody.
+    """
+
+    def __init__(self, folder: Path, password: str | None = None) -> None:
         self._folder = folder
+        self._password = password
         self._numbers = count()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -47,8 +42,12 @@ class Server:
             user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
         data = self._folder / "data"
         quiet = {"stdout": subprocess.DEVNULL, "cwd": self._folder}
+        asks = ["-A", "trust"]
+        if self._password:
+            (file := self._folder / "password").write_text(self._password)
+            asks = ["-A", "scram-sha-256", "--pwfile", str(file)]
         subprocess.run(
-            ["setpriv", *user, binaries / "initdb", "-D", data, *INIT],
+            ["setpriv", *user, binaries / "initdb", "-D", data, *INIT, *asks],
             check=True,
             timeout=120,
             **quiet,
@@ -100,7 +99,7 @@ class Server:
 
     def _say(self, statement: str) -> None:
         place = f"host={self._folder} user=govray dbname=postgres"
-        with psycopg.connect(place, autocommit=True) as connection:
+        with psycopg.connect(place, password=self._password, autocommit=True) as connection:
             connection.execute(statement.encode())
 
 
