@@ -90,11 +90,12 @@ class Server:
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://govray@/{database}?host={self._folder}"
 
-    def new(self, template: str = "template0") -> str:
+    def new(self, template: str = "template0", encoding: str = "UTF8") -> str:
         name = f"t{next(self._numbers)}"
         # Pages by the log cost thrice as much processor time; before 15 there was no such way.
         copied = " STRATEGY FILE_COPY" if int(BINARIES[-1].parent.name) >= 15 else ""
-        self._say(f'CREATE DATABASE "{name}" TEMPLATE "{template}"{copied}')
+        kept = f"ENCODING '{encoding}'{copied}"
+        self._say(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {kept}')
         return self.url(name)
 
     def _say(self, statement: str) -> None:

@@ -138,6 +138,7 @@ def connect(address: URL, *, statement_limit: float | None = None) -> Engine:
     try:
         if sqlite_file(address) is None:
             engine = create_engine(address, pool_pre_ping=True)
+            event.listen(engine, "connect", _in_utf8, insert=True)  # before SQLAlchemy asks a thing
             if statement_limit is not None:
                 limit = f"SET statement_timeout = {round(statement_limit * 1000)}"
                 event.listen(engine, "connect", partial(_say, limit))
@@ -210,6 +211,16 @@ def _say(statement: str, connection: Any, _record: object) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement)
     connection.autocommit = before
+
+
+def _in_utf8(connection: Any, _record: object) -> None:
+    found, name = connection.info.parameter_status("server_encoding"), connection.info.dbname
+    if found != "UTF8":
+        raise Refused(
+            f"the database keeps text as {found}, and a store is in UTF8",
+            where=f"database {name}",
+            do=f"Make it anew: createdb --encoding UTF8 --template template0 {name}",
+        )
 
 
 def _settings(connection: Any, _record: object) -> None:

@@ -15,7 +15,7 @@ from govray.errors import Refused, UsageError
 from govray.platform.store.database import begin_writing, connect, open_store, parse_url
 from govray.platform.store.store_secret import load_key
 from govray.platform.store.tables import Model
-from tests.support.databases import on_both
+from tests.support.databases import Server, on_both
 
 
 def model(name: str, **changes: object) -> Model:
@@ -34,6 +34,12 @@ def test_another_revision_is_refused(store_url: str, revision: str | None) -> No
     for create in (False, True):
         with pytest.raises(Refused, match="govray store upgrade"):
             open_store(store_url, create=create)
+
+
+def test_a_database_that_is_not_in_utf8_is_refused(postgres: Server) -> None:
+    url = postgres.new("template0", encoding="SQL_ASCII")
+    with pytest.raises(Refused, match="SQL_ASCII"):
+        open_store(url, create=True)
 
 
 @on_both
