@@ -1,9 +1,8 @@
 """What runs in the pods of a job on Kubernetes, beside Ray: its entry point, and the hooks before
 pods are stopped.
 
-The entry point makes the working directory, becomes the job's command, and gives its variables to
-nobody else. What it needs lies in a secret of the attempt. So no text of a submitter stands in a
-command line.
+The entry point makes the working directory, and becomes the job's command. What it needs lies in
+a secret of the attempt. So no text of a submitter stands in a command line.
 
 KubeRay stops no job before it deletes a cluster (v1.7.0, rayjob_controller.go, Suspending). The
 kubelet stops all pods at once. So the head's hook tells the job to stop, and waits for its commit.
@@ -73,7 +72,7 @@ def start(folder: Path = FOLDER) -> None:
     except OSError as error:
         raise InfrastructureFailed(f"its working directory cannot be made: {error}") from None
     os.environ.update(said["variables"])
-    os.environ[_JOB_CONFIG] = _with_folder(os.environ.get(_JOB_CONFIG), work)
+    os.environ[_JOB_CONFIG] = _for_workers(os.environ.get(_JOB_CONFIG), work, said["variables"])
     os.chdir(work)
     sys.stdout.flush()
     os.execvp("sh", ["sh", "-c", f"exec {said['command']}"])  # noqa: S606, S607
@@ -98,10 +97,12 @@ def stop(*, tell: bool) -> None:
         print(f"govray: no job to wait for: {error}", file=sys.stderr)
 
 
-def _with_folder(config: str | None, folder: Path) -> str:
-    """Ray's configuration of a job, whose workers get this folder too."""
+def _for_workers(config: str | None, folder: Path, variables: dict[str, str]) -> str:
+    """Ray's configuration of a job, whose workers get this folder and these variables too: one of
+    them posts the commits."""
     found: dict[str, Any] = json.loads(config) if config else {}
-    environment = {**(found.get("runtime_env") or {}), "working_dir": str(folder)}
+    environment = {"env_vars": {}, **(found.get("runtime_env") or {}), "working_dir": str(folder)}
+    environment["env_vars"] = environment["env_vars"] | variables
     return json.dumps({**found, "runtime_env": environment})
 
 

@@ -74,7 +74,8 @@ def test_the_command_runs_in_the_archived_folder_and_workers_get_it_too(tmp_path
     files, word, config, folder = json.loads(done.stdout)
     assert files == ["govray-submission.yaml", "jobs"]
     assert word == "a; $(b)"
-    assert config["runtime_env"] == {"env_vars": {"A": "1"}, "working_dir": folder}
+    variables = {"A": "1", "WORD": "a; $(b)"}
+    assert config["runtime_env"] == {"env_vars": variables, "working_dir": folder}
     assert config["metadata"] == {"b": "2"}
 
 
