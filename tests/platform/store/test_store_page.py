@@ -94,5 +94,5 @@ def test_following_sees_what_comes(
     assert main(["store", "index", "runs", "--trust-root", "root.json", "--follow"]) == 130
     capsys.readouterr()
     with opened_session("sqlite:///govray.db") as session:
-        [used] = usage(session)
+        [used] = usage(session, at=at(9))
     assert used.trials == 2
