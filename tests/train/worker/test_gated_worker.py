@@ -327,7 +327,7 @@ def test_gates_hold_for_batches_that_were_copied_ahead(process: RankPool, tmp_pa
 
 def failed_reading(folder: Path) -> tuple[str, int]:
     device = fake_device.register()
-    read = Rows.__iter__
+    read = Rows.steps
 
     def broken(rows: Rows) -> Iterator[StepRows]:
         for each in read(rows):
@@ -337,7 +337,7 @@ def failed_reading(folder: Path) -> tuple[str, int]:
 
     with pytest.MonkeyPatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
         clock = told(patch)
-        patch.setattr(Rows, "__iter__", broken)
+        patch.setattr(Rows, "steps", broken)
         run, _ = start(folder, device, expiries=LATER)
         with pytest.raises(RankFailed) as error:
             train(run, clock)
@@ -376,6 +376,6 @@ def test_what_ray_kills_for_memory_is_tried_again(tmp_path: Path, clock: Clock) 
         yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rows, "__iter__", killed)
+        patch.setattr(Rows, "steps", killed)
         with pytest.raises(InfrastructureFailed, match="low on memory"):
             train(run, clock)
