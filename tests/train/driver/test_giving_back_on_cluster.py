@@ -126,7 +126,7 @@ def test_it_gives_workers_back_to_another_job_and_ends_as_if_nothing_had_been(
         _until(jobs, lambda: Counter(_worlds(run))[1] > 3)
         assert _row(engine, high).state is SubmissionState.RUNNING
         ray.kill(jobs.actor)
-        jobs.end(f"{high}-1")
+        jobs.end(str(_row(engine, high).job))
         _until(jobs, lambda: bool(queue.once()) and _worlds(run)[-1] == 3)
     finally:
         slow.unlink()
