@@ -228,8 +228,19 @@ def _cluster(queue: Queue, storage: Place, register: AttestorRegister | None) ->
         slots=queue.slots,
         working_dir=queue.working_dir,
         runtime_env=_runtime_env,
+        asked=_asked,
         register=register,
     )
+
+
+def _asked(row: Submission) -> tuple[dict[str, str], str | None]:
+    """What an experiment asks of the nodes of its workers."""
+    from govray.tune.experiment_cost import parsed
+
+    if row.kind not in ("train", "tune"):
+        return {}, None
+    resources = parsed(row.config, name=f"submission {row.id}")[0].resources
+    return resources.labels, resources.accelerator_type
 
 
 def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:

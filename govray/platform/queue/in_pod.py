@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import GovrayError, InfrastructureFailed
-from govray.platform.queue.job_folder import make_folder
+from govray.platform.queue.job_folder import make_folder, with_variables
 from govray.storage.place import place
 
 FOLDER = Path("/govray/job")
@@ -101,9 +101,8 @@ def _for_workers(config: str | None, folder: Path, variables: dict[str, str]) ->
     """Ray's configuration of a job, whose workers get this folder and these variables too: one of
     them posts the commits."""
     found: dict[str, Any] = json.loads(config) if config else {}
-    environment = {"env_vars": {}, **(found.get("runtime_env") or {}), "working_dir": str(folder)}
-    environment["env_vars"] = environment["env_vars"] | variables
-    return json.dumps({**found, "runtime_env": environment})
+    environment = with_variables(found.get("runtime_env") or {}, variables)
+    return json.dumps({**found, "runtime_env": environment | {"working_dir": str(folder)}})
 
 
 def main(words: list[str]) -> int:

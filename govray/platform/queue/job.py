@@ -57,7 +57,8 @@ class JobState(StrEnum):
 class Job:
     """What the cluster says of a job. ``name``: the submission's id and the attempt. ``code``: the
     exit code of its driver; negative for a signal, None if there is none to know. ``message``: the
-    end of its log, if it failed. ``node``: the IP address of its node, once it runs."""
+    end of its log, if it failed. ``node``: the IP address of its node, once it runs. ``waits``: why
+    it doesn't, if the cluster says so."""
 
     name: str
     submission: str
@@ -65,6 +66,7 @@ class Job:
     code: int | None = None
     message: str = ""
     node: str | None = None
+    waits: str | None = None
 
     @property
     def ended(self) -> bool:

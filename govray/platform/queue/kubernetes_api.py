@@ -47,7 +47,7 @@ class KubernetesApi:
     Args:
         address: Such as ``https://kubernetes.default.svc``.
         token: Read for each request: the kubelet renews it.
-        ca_file: Who signs the server's certificate; None: whom this machine trusts.
+        ca_file: The authority of the server's certificate; None: those that this machine trusts.
     """
 
     def __init__(self, address: str, *, token: Callable[[], str], ca_file: Path | None) -> None:
@@ -57,7 +57,7 @@ class KubernetesApi:
         self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
 
     def get(self, path: str) -> Object | None:
-        """An object; None if there is none of that name."""
+        """An object; None where the server knows the kind, and not the name."""
         status, answer = self._asked("GET", path)
         return None if _is_away(status, answer) else self._good(status, answer, path)
 
@@ -128,7 +128,7 @@ class KubernetesApi:
     def _asked(
         self, method: str, path: str, value: Object | None = None, *, kind: str = "application/json"
     ) -> tuple[int, Object]:
-        """The status, and the object that came; an empty one for what is none."""
+        """The status, and the object that came; an empty one if something else came."""
         status, data = self._exchange(method, path, value, kind)
         try:
             answer = json.loads(data)

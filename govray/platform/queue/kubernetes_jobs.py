@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,9 @@ from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
 from govray.storage.place import Place
 
+Asked = Callable[[Submission], tuple[Mapping[str, str], str | None]]
+"""The labels and the type of GPU that nodes have to have."""
+
 KEPT = timedelta(days=1)
 """How long a RayJob that has ended can be looked at."""
 
@@ -76,6 +80,7 @@ _NO_EVICTION = frozenset({"PodsReadyTimeout", "Deactivated"})
 _CODE = re.compile(r"Job entrypoint command failed with exit code (-?\d+)")
 """What Ray 2.60 says of a job that failed. KubeRay hands on no code but in these words."""
 _MESSAGE = 4096  # characters of what a job said last
+_WHY = 500  # and of what Kueue says
 _LINES = "50"  # of a log
 
 
@@ -88,6 +93,7 @@ class KubernetesJobs:
         working_dir: What a run gets that was submitted without a working directory: a folder of
             the image.
         slots: Of each pool, by name.
+        asked: What an experiment asks of its workers' nodes.
     """
 
     isolation: Isolation = "project"
@@ -103,6 +109,7 @@ class KubernetesJobs:
         register: AttestorRegister,
         working_dir: Path | None = None,
         runtime_env: RuntimeEnv = lambda row, folder: {},
+        asked: Asked = lambda row: ({}, None),
     ) -> None:
         self._api = api
         self._storage = storage
@@ -112,14 +119,15 @@ class KubernetesJobs:
         self._register = register
         self._working_dir = working_dir
         self._runtime_env = runtime_env
+        self._asked = asked
         self._seen: dict[str, str] = {}
 
     def start(self, row: Submission) -> None:
         assert row.job is not None
         tenant = self._tenant(row)
         environment, command = self._environment(row), self._command(row)
+        slot = self._slot(row)
         told = self._register.variables(row, environment, self.isolation)
-        slot = self._slots[row.pool]
         order = in_pod.order(
             kind=row.kind,
             archive=row.archive,
@@ -177,6 +185,18 @@ class KubernetesJobs:
             )
         return tenant
 
+    def _slot(self, row: Submission) -> Slot:
+        """The pool's, on nodes with what the experiment asks for too. The pool's labels go first,
+        so a submitter leads no pod elsewhere."""
+        slot, (labels, kind) = self._slots[row.pool], self._asked(row)
+        if kind not in (None, slot.accelerator_type):
+            raise JobRefused(
+                f"pool {row.pool!r} has no GPU {kind!r}, as far as queue.yaml says",
+                where=f"submission {row.id}",
+                do="Choose another pool, or let the operator state its accelerator_type",
+            )
+        return replace(slot, labels={**labels, **slot.labels})
+
     def _environment(self, row: Submission) -> dict[str, Any]:
         """Ray's environment of a job; its folder is made in its pod. Here it is looked at."""
         with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
@@ -228,6 +248,9 @@ class KubernetesJobs:
         """What a RayJob says of its job."""
         try:
             state, code, message = self._state(found)
+            waits = None
+            if state is JobState.WAITING:
+                waits, message = message or None, ""
             meta, status = found["metadata"], _status(found)
             node = self._node(found) if state is JobState.RUNNING else None
             if state is JobState.FAILED and not message:
@@ -240,6 +263,7 @@ class KubernetesJobs:
                 code=code,
                 message=message[-_MESSAGE:],
                 node=node,
+                waits=waits,
             )
         except (KeyError, TypeError, AttributeError):
             raise Unreachable(
@@ -266,26 +290,28 @@ class KubernetesJobs:
         if "deletionTimestamp" in found["metadata"]:
             return JobState.RUNNING, None, ""
         if found["spec"].get("suspend"):
-            evicted = self._evicted(found)
+            told = self._kueue(found)
+            evicted = told.get(("Evicted", "True"))
             if evicted is None:
-                return JobState.WAITING, None, ""
+                kept = told.get(("QuotaReserved", "False"), {}).get("message")
+                return JobState.WAITING, None, f"it waits in Kueue: {kept}"[:_WHY] if kept else ""
             if evicted["reason"] not in _NO_EVICTION:
                 return JobState.PREEMPTED, None, ""
             self._api.delete(_job(found["metadata"]["namespace"], found["metadata"]["name"]))
-            said = f"Kueue gave its place up, {evicted['reason']}: {evicted.get('message')}"
-            return JobState.FAILED, None, said
+            why = f"Kueue gave its place up, {evicted['reason']}: {evicted.get('message')}"
+            return JobState.FAILED, None, why
         running = status.get("jobStatus") == "RUNNING"
         return (JobState.RUNNING if running else JobState.WAITING), None, ""
 
-    def _evicted(self, found: Object) -> Object | None:
-        """The condition by which Kueue says that it took a job's place; None if it did not."""
+    def _kueue(self, found: Object) -> dict[tuple[str, str], Object]:
+        """What Kueue says of a job: its conditions, by type and status."""
         meta = found["metadata"]
         path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{meta['namespace']}/workloads"
-        for each in self._api.items(path, f"kueue.x-k8s.io/job-uid={meta['uid']}"):
-            for condition in _status(each).get("conditions") or []:
-                if condition["type"] == "Evicted" and condition["status"] == "True":
-                    return dict(condition)
-        return None
+        return {
+            (condition["type"], condition["status"]): condition
+            for each in self._api.items(path, f"kueue.x-k8s.io/job-uid={meta['uid']}")
+            for condition in _status(each).get("conditions") or []
+        }
 
     def _node(self, found: Object) -> str | None:
         """The address of the pod that runs a job's command."""

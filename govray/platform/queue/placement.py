@@ -22,12 +22,14 @@ NODE_ID = "ray.io/node-id"
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A slot of a pool: the labels of its node, and what a task in it gets. ``memory``: bytes."""
+    """A slot of a pool: the labels and GPUs of its node, and what a task in it gets. ``memory``:
+    bytes."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     cpus: float = 0.0
     gpus: float = 0.0
     memory: int = 0
+    accelerator_type: str | None = None
 
 
 def placement(kind: str, slot: Slot, *, head: str | None) -> dict[str, Any]:

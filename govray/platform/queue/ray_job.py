@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from govray.platform.queue import in_pod
+from govray.platform.queue.job_folder import metadata
 from govray.platform.queue.placement import Slot
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
@@ -52,10 +53,14 @@ class Room(_Section):
     cpus: float = Field(default=1.0, ge=0, le=100_000, description="CPUs that a task gets.")
     gpus: float = Field(default=0.0, ge=0, le=1000, description="GPUs that a task gets.")
     memory_gb: float = Field(default=0.0, ge=0, le=1e6, description="Memory that a task gets.")
+    accelerator_type: str | None = Field(
+        default=None, description="Ray's name of its nodes' GPUs: on Kubernetes runs get no other."
+    )
 
     def slot(self) -> Slot:
         memory = round(self.memory_gb * 1e9)
-        return Slot(labels=self.labels, cpus=self.cpus, gpus=self.gpus, memory=memory)
+        given = self.model_dump(include={"labels", "cpus", "gpus", "accelerator_type"})
+        return Slot(memory=memory, **given)
 
 
 class Tenant(_Section):
@@ -139,12 +144,7 @@ def ray_job(
         "shutdownAfterJobFinishes": True,
         "suspend": True,
         "preRunningDeadlineSeconds": pods.start_s,
-        "metadata": {
-            "govray.submission": row.id,
-            "govray.user": row.user,
-            "govray.project": row.project,
-            **({"govray.policy": row.policy} if row.policy else {}),
-        },
+        "metadata": metadata(row),
         "runtimeEnvYAML": json.dumps(environment),
         "rayClusterSpec": {
             "rayVersion": pods.ray_version,

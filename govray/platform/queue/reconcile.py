@@ -268,8 +268,11 @@ class Reconciler:
         elif job.state is JobState.PREEMPTED:
             self._preempt(session, row, done)
         else:
-            if job.node is not None and job.node != row.node:
-                submissions.resize(session, row, {"node": job.node})
+            seen: dict[str, Any] = {"why": job.waits} if job.waits is not None else {}
+            if job.node is not None:  # it waits no more
+                seen = {"node": job.node, "why": None if row.node is None else row.why}
+            if any(getattr(row, name) != value for name, value in seen.items()):
+                submissions.resize(session, row, seen)
                 session.commit()
             self._follow_gift(session, row, done)
 

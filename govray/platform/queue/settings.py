@@ -52,7 +52,7 @@ class KubernetesSection(Pods):
 
     projects: dict[Name, Tenant] = Field(min_length=1, description="Projects, by name.")
     ca_file: str | None = Field(
-        default=None, description="Who signs the API server's certificate; default: as a pod has it"
+        default=None, description="Authority of the API server; default: the pod's own."
     )
 
     def shared(self) -> str | None:
@@ -164,7 +164,7 @@ class Queue:
         return read_token(self.token_file, "the cluster's token")
 
     def ca_file(self) -> Path | None:
-        """Who signs the certificate of the API server; None: whom this machine trusts."""
+        """The authority of the API server's certificate; None: those that this machine trusts."""
         named = self.kubernetes.ca_file if self.kubernetes else None
         here = IN_POD / "ca.crt"
         return Path(named) if named else here if here.exists() else None
@@ -182,7 +182,7 @@ def read_queue(path: Path) -> Queue:
     try:
         file = QueueFile.model_validate(source.value, strict=True)
     except pydantic.ValidationError as error:
-        raise _first(error, source, do) from None
+        raise source.wrong(error, do=do) from None
     for name, project in file.projects.items():
         if isinstance(project.max_slots, Mapping):
             for pool in project.max_slots.keys() - file.pools.keys():
@@ -225,25 +225,22 @@ def _check_kubernetes(file: QueueFile, source: Source, do: str) -> None:
     """Raise `UsageError` where jobs could not start, or would not be kept apart by project."""
     assert file.kubernetes is not None
     shared = file.kubernetes.shared()
-    small = [name for name, pool in file.pools.items() if not (pool.cpus and pool.memory_gb)]
+    rooms: dict[tuple[str, ...], Room] = {
+        ("pools", name): each for name, each in file.pools.items()
+    }
+    rooms["kubernetes", "head"] = file.kubernetes.head
+    # KubeRay takes a limit of 0 for none (v1.7.0, common/pod.go, generateRayStartCommand).
+    small = [path for path, each in rooms.items() if not (each.cpus and each.memory_gb)]
     if file.attestor is None:
         what, where = "no attestor is named, and pods get no key", source.where("kubernetes")
     elif shared is not None:
         what = f"two projects have one {shared}"
         where = source.where("kubernetes", "projects")
     elif small:
-        what = f"the pods of pool {small[0]!r} need cpus and memory_gb: Kueue counts both"
-        where = source.where("pools", small[0])
+        what = f"the pods of {'.'.join(small[0])} need cpus and memory_gb: Kueue counts both"
+        where = source.where(*small[0])
     elif file.working_dir is not None and not Path(file.working_dir).is_absolute():
         what, where = "it is a folder of the image", source.where("working_dir")
     else:
         return
     raise UsageError(what, where=where, do=do)
-
-
-def _first(error: pydantic.ValidationError, source: Source, do: str) -> UsageError:
-    found = error.errors(include_url=False, include_input=False)[0]
-    path = tuple(step for step in found["loc"] if step not in ("int", "constrained-int"))
-    what = found["msg"][:1].lower() + found["msg"][1:]
-    name = ".".join(str(step) for step in path)
-    return UsageError(f"field '{name}': {what}" if name else what, where=source.where(*path), do=do)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +27,7 @@ from tests.support.kubernetes_server import (
     kubernetes,
     said,
 )
-from tests.support.on_kubernetes import IMAGE, PODS, TENANTS, Told, jobs_on
+from tests.support.on_kubernetes import IMAGE, PODS, SLOT, TENANTS, Told, jobs_on
 from tests.support.queued import Queued
 
 S, J = SubmissionState, JobState
@@ -115,6 +116,24 @@ def test_a_task_runs_on_the_worker_and_a_driver_on_the_head(
     assert (spec["entrypointNumCpus"], spec["entrypointNumGpus"]) == (7, 0)
 
 
+def test_an_experiment_narrows_the_nodes_of_its_workers_down_and_leads_them_nowhere_else(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    slot = replace(SLOT, accelerator_type="A100")
+    labels = {"market-type": "spot", "govray.dev/pool": "another"}
+    jobs_on(server, tmp_path, slots={"default": slot}, asked=lambda _: (labels, "A100")).start(
+        row()
+    )
+    cluster = only(server)["spec"]["rayClusterSpec"]
+    [workers] = cluster["workerGroupSpecs"]
+    narrowed = {"market-type": "spot", "govray.dev/pool": "cpu"}
+    assert workers["labels"] == workers["template"]["spec"]["nodeSelector"] == narrowed
+    head = cluster["headGroupSpec"]["template"]["spec"]["nodeSelector"]
+    assert head == {"govray.dev/pool": "head"}
+    with pytest.raises(JobRefused, match="pool 'default' has no GPU 'H100'"):
+        jobs_on(server, tmp_path, asked=lambda _: ({}, "H100")).start(row())
+
+
 @pytest.mark.parametrize("asked", [None, "an image"])
 def test_a_submitter_chooses_neither_namespace_nor_image(
     server: KubernetesServer, tmp_path: Path, asked: str | None
@@ -140,6 +159,7 @@ def test_a_process_that_ends_at_any_request_leaves_one_job_and_its_secret(
         server.work.clear()
         server.ran.clear()
         queue = Queued(store, cluster=cast(Any, jobs_on(server, tmp_path, register=register)))
+        queue.wait(1000 * last)  # the one before holds no lease any more
         id = queue.put()
         cluster = cast(Any, queue.cluster)
         exchange, left = cluster._api._exchange, [last]
@@ -177,6 +197,7 @@ def test_a_process_that_ends_at_any_request_leaves_one_job_and_its_secret(
         assert queue.state(id) is S.STOPPED
         assert server.objects == {}
         if not died:
+            assert last > 5  # two lists, the job, its secret, its queue
             return
     raise AssertionError("a start takes more requests than were tried")
 
@@ -259,6 +280,28 @@ def test_what_is_proxied_is_the_pod_that_runs_the_command(
         found = jobs.look(str(asked.job))
         assert found is not None
         assert found.node == node
+
+
+def test_why_kueue_lets_a_job_wait_is_shown_until_it_runs(
+    server: KubernetesServer, queue: Queued
+) -> None:
+    server.room = 2
+    first = queue.put()
+    second = queue.put()
+    for _ in range(2):
+        queue.passed()
+        server.settle()
+    queue.passed()
+    assert queue.row(first).why is None
+    assert queue.row(second).state is S.RUNNING  # in the queue's eyes; Kueue has other room
+    said = str(queue.row(second).why)
+    assert said.startswith("it waits in Kueue: couldn't assign flavors to pod set workers: ")
+    queue.ask(first, "stop")
+    for _ in range(3):
+        queue.passed()
+        server.settle()
+    queue.passed()
+    assert (queue.row(second).why, queue.row(second).node) == (None, "10.0.0.7")
 
 
 # Stops, and what Kueue takes
@@ -467,7 +510,8 @@ kubernetes:
         ("user: 20002", "user: 20001", "one user"),
         ("user: 20002", "user: 0", "user"),
         ("attestor: {", "others: {share: 1}\n#", "no attestor"),
-        ("memory_gb: 28, ", "", "memory_gb"),
+        ("memory_gb: 28, ", "", "pools.default need cpus and memory_gb"),
+        ("  ray_version", "  head: {memory_gb: 0}\n  ray_version", "kubernetes.head need"),
         ("@sha256:" + "1" * 64, ":latest", "image"),
         ("store:", "working_dir: here\nstore:", "folder of the image"),
     ],
