@@ -191,7 +191,7 @@ def helm(
     """Print an experiment as values of the Helm chart: on Kubernetes, Kueue holds the queue."""
     import yaml
 
-    from govray.tune.experiment_cost import chart_job
+    from govray.tune.chart_job import chart_job
 
     values = chart_job(user_files.read_text(file), name=str(file), project=project)
     report(values)

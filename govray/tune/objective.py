@@ -128,7 +128,7 @@ class Conclusion:
     """How a search ends.
 
     Attributes:
-        best: The best trial within the limit; None if there is none.
+        best: The best trial within the limit, if any.
         front: Trials that no other beats in both metric and M, the best metric first.
         leader: The trial of the best metric, whatever it memorizes; None if no trial has one.
         why: Why the leader is not the best, if it isn't.

@@ -53,7 +53,7 @@ class PlantedList:
         groups: The layer groups that they trained from then on.
         deviation: The largest, in the profile that decided, or in the newest one; None if there is
             none.
-        after: The largest in the newest profile after the gate; None if there is none.
+        after: The largest in the newest profile after the gate, if any.
     """
 
     corpus: str

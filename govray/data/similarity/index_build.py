@@ -292,7 +292,7 @@ def kept_folder(corpus: Place) -> Path | None:
 
 
 def kept_index(corpus: Place, root: str) -> PassageIndex | None:
-    """The index that is kept of the records with this Merkle root; None if there is none."""
+    """The index that is kept of the records with this Merkle root, if any."""
     kept = kept_folder(corpus)
     with suppress(OSError, Damaged):
         return open_index(kept, root) if kept else None

@@ -88,7 +88,7 @@ class WitnessState:
         self._held.close()
 
     def add(self, body: bytes) -> Declined | str:
-        """Answer one request: a cosignature's line, or why there is none. Raises `OSError`: the
+        """Answer one request: a cosignature's line, or why none is given. Raises `OSError`: the
         disk refuses, and nothing was cosigned."""
         try:
             request = AddCheckpoint.parse(body)
@@ -105,7 +105,7 @@ class WitnessState:
         return line
 
     def latest(self, origin: str) -> TreeHead | None:
-        """The last head of a ledger that was cosigned; None if there is none."""
+        """The last head of a ledger that was cosigned, if any."""
         file = self._file(origin)
         with suppress(FileNotFoundError):
             with file.open("rb") as opened:

@@ -283,7 +283,7 @@ class _Summary:
         )
 
     def _listing(self, key: str, label: str, found: Sequence[DescribedCorpus]) -> tuple[Field, ...]:
-        """The corpora of a kind, in rows; none if there is none."""
+        """The corpora of a kind, in rows."""
         if not found:
             return ()
         rows = tuple(

@@ -24,6 +24,7 @@ import yaml
 
 from govray.errors import Malformed, UsageError
 from govray.governance.formats.canonical_json import JSON
+from govray.governance.formats.field_errors import field_errors
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -60,11 +61,10 @@ class Source:
 
     def wrong(self, error: pydantic.ValidationError, *, do: str) -> UsageError:
         """The first field that a model refuses, with its line."""
-        first = error.errors(include_url=False, include_input=False)[0]
+        first = field_errors(error)[0]
         # Which of two types was tried is no part of the file.
-        path = tuple(step for step in first["loc"] if step not in ("int", "constrained-int"))
-        what = first["msg"].removeprefix("Value error, ")
-        what, name = what[:1].lower() + what[1:], ".".join(map(str, path))
+        path = tuple(step for step in first.path if step not in ("int", "constrained-int"))
+        what, name = first.what[:1].lower() + first.what[1:], ".".join(map(str, path))
         return UsageError(
             f"field '{name}': {what}" if name else what, where=self.where(*path), do=do
         )

@@ -71,7 +71,7 @@ def decide(
 
     Args:
         keys: Those that may sign checkpoints of its origin; None for an unknown origin.
-        latest: The last head of the origin that was cosigned; None if there is none.
+        latest: The last head of the origin that was cosigned, if any.
     """
     head = request.note.head
     if keys is None:

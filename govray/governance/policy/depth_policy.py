@@ -251,7 +251,7 @@ class Match(Document):
     use: Annotated[tuple[Use, ...], Field(min_length=1)] | None = None
     source: Annotated[tuple[Source | _Unstated, ...], Field(min_length=1)] | None = None
     modality: Annotated[tuple[Modality | _Unstated, ...], Field(min_length=1)] | None = None
-    # "unstated" has the form of a language tag, and is none that is registered.
+    # "unstated" has the form of a language tag, and nobody registered it.
     languages: Annotated[tuple[Language, ...], Field(min_length=1)] | None = None
     opt_out: Annotated[tuple[OptOut | _Unstated, ...], Field(min_length=1)] | None = None
     personal_data: Annotated[tuple[PersonalData | _Unstated, ...], Field(min_length=1)] | None = (

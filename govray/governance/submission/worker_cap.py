@@ -45,7 +45,7 @@ def write_cap(run_folder: Place, name: str, cap: WorkerCap) -> None:
 
 
 def read_cap(run_folder: Place, name: str) -> WorkerCap | None:
-    """The word or the answer in a run's folder; None if there is none.
+    """The word or the answer in a run's folder, if any.
     ``name``: `REQUEST` or `ANSWER`."""
     path = run_folder / name
     try:

@@ -109,7 +109,7 @@ def overridden(value: Mapping[str, Any], overrides: Iterable[Override | str]) ->
 
 
 def overridden_text(text: str, overrides: Iterable[str], *, name: str) -> str:
-    """A file's text with the overrides: the same bytes if there are none."""
+    """A file's text with the overrides: the same bytes without any."""
     given = tuple(overrides)
     value = read_mapping(text, name=name)
     return written(overridden(value, given)) if given else text

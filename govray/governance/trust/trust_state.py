@@ -89,7 +89,7 @@ class TrustState:
         digest: ``sha256:<hex>`` of the root's statement.
         authorities: The root's, then the delegated ones.
         delegations: What the delegated ones come from, delegators before delegates.
-        revocations: The lists that it was checked against; None if there are none. What a
+        revocations: The lists that it was checked against; None without any. What a
             revoked authority signs no longer counts, from when its delegation was revoked.
     """
 

@@ -29,7 +29,7 @@ def check_revocations(
     at: datetime,
 ) -> dict[str, Revoked]:
     """What is revoked from after the run, or after ``at``, by its name.
-    ``lists``: the lists that were read before step 2; None if there are none."""
+    ``lists``: the lists that were read before step 2; None without any."""
     if lists is None:
         return {}
     finished = parse_time(attested.document.run.finished)

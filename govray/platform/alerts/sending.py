@@ -96,7 +96,7 @@ _LEAST_S = 0.001
 
 @dataclass(frozen=True)
 class ReceiverAnswer:
-    """What became of one try: the answer's status, or why there is none."""
+    """What became of one try: the answer's status, or why none came."""
 
     status: int | None = None
     why: str | None = None

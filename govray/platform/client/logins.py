@@ -37,7 +37,7 @@ def logins_file() -> Path:
 
 
 def read_login(server: str, *, at: datetime | None = None) -> Login | None:
-    """The login of ``server``; None if there is none, or its token has ended. Raises `Refused`:
+    """The login of ``server``; None without one, or if its token has ended. Raises `Refused`:
     others may read the file."""
     entry = _read().get(server)
     if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):

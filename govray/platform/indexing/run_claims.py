@@ -59,7 +59,7 @@ def refuse_another_place(
 
     Args:
         below: The folder's place below the storage.
-        above: The folder of the search, below the storage; empty if there is none.
+        above: The folder of the search, below the storage; empty without a search.
     """
     what, called_so = "a run", True
     if record.replay_of is not None:

@@ -19,6 +19,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from govray.errors import Malformed, UsageError
+from govray.governance.formats.field_errors import field_errors
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.platform.service.identity.caller import Caller, Role
 
@@ -75,6 +76,4 @@ def read_rights(path: Path) -> AdapterRights:
     except Malformed as error:
         raise UsageError(f"no YAML that is read here: {error.what}", where=error.where) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "the file"
-        raise UsageError(f"{field}: {first['msg']}", where=str(path)) from None
+        raise UsageError(str(field_errors(error)[0]), where=str(path)) from None

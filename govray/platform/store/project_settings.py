@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from govray.errors import Refused, UsageError
 from govray.governance.formats.document import Digest
+from govray.governance.formats.field_errors import field_errors
 from govray.governance.submission.yaml_overrides import Override, below, leaves, written
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -135,7 +136,7 @@ def parse_settings(value: Any, *, where: str) -> ProjectSettings:
     try:
         return ProjectSettings.model_validate(value)
     except ValidationError as error:
-        wrong = "; ".join(_problem(each) for each in error.errors()[:20])
+        wrong = "; ".join(map(str, field_errors(error)))
         known = ", ".join(ProjectSettings.model_fields)
         raise UsageError(wrong, where=where, do=f"The fields are {known}") from None
 
@@ -326,9 +327,3 @@ def _other_task(settings: ProjectSettings, kind: TaskKind) -> list[str]:
             "(its setting tasks may allow it all the same)"
         ]
     return []
-
-
-def _problem(detail: Any) -> str:
-    field = ".".join(str(part) for part in detail["loc"])
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    return f"{field}: {message}" if field else message

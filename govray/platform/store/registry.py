@@ -160,7 +160,7 @@ def get(session: Session, name: str, version: str) -> ModelVersion:
 
 
 def latest(session: Session, name: str, *, stage: str | None = None) -> ModelVersion | None:
-    """The highest version of a model, or the highest in ``stage``; None if there is none."""
+    """The highest version of a model, or the highest in ``stage``, if any."""
     model(session, name)
     found: ModelVersion | None = session.exec(_descending(name, stage).limit(1)).first()
     return found

@@ -146,7 +146,7 @@ def _tail(read: Read, size: int, most: int) -> LogPart:
 
 @contextmanager
 def _folder(run_folder: Path) -> Iterator[int]:
-    """The folder of logs, open; a link is none."""
+    """The folder of logs, open; a link does not count."""
     held = os.open(run_folder / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield held
@@ -156,7 +156,7 @@ def _folder(run_folder: Path) -> Iterator[int]:
 
 @contextmanager
 def _file(name: str, folder: int) -> Iterator[tuple[int, int]]:
-    """A file in the folder, open, and its size; a link, or what is no file, is none."""
+    """A file in the folder, open, and its size; neither a link nor what is no file counts."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(name, flags, dir_fd=folder)
     try:

@@ -81,7 +81,7 @@ def has_place(url: str) -> bool:
 
 
 def load_key(url: str) -> bytes:
-    """The secret of the store at ``url``, made where there is none. Raises `Refused`: others can
+    """The secret of the store at ``url``, made if need be. Raises `Refused`: others can
     read the file, or it is not 32 bytes."""
     path = key_file(url)
     if not path.exists():

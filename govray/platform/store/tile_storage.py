@@ -18,7 +18,7 @@ class TileFolder:
         self._root = root
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes; None if there is none."""
+        """The file's bytes, if it is there."""
         try:
             return (self._root / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):

@@ -176,7 +176,7 @@ def opened(
 
     Args:
         sizes: Name → bytes of every file that is there.
-        manifest: The manifest's bytes, or None if there is none.
+        manifest: The manifest's bytes, if it is there.
         read: ``(name, size) -> bytes``: the file's, at most one byte more than ``size``, so that
             growth changes the digest.
     """

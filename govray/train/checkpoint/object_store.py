@@ -113,7 +113,7 @@ class ObjectStore:
         return self.url.partition("?")[0]
 
     def files_below(self, path: BucketPath, where: str) -> dict[str, int]:
-        """Relative name → bytes of every object below a path; empty if there is none."""
+        """Relative name → bytes of every object below a path."""
         with _reaching(where):
             return {name: stat.st_size for name, stat in path.walk_files().items()}
 

@@ -42,7 +42,7 @@ from govray.train.run_folder.ledger_wal import recorded_steps
 OnExpiry = Literal["stop", "gate"]
 
 GATES = "gates.jsonl"
-"""A commit's file of gates; absent if there are none."""
+"""A commit's file of gates; absent without any."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def keep_lists(run: Place, trust: TrustState, envelopes: Sequence[bytes], *, at:
 
 
 def kept_lists(run: Place, trust: TrustState, *, at: datetime) -> Revocations | None:
-    """The lists that a run accepted last, None if there is none."""
+    """The lists that a run accepted last, if any."""
     kept: list[Place] = sorted((run / KEPT).glob("*.dsse.json"), key=str)
     return Revocations.load(trust, [each.read_bytes() for each in kept], at=at) if kept else None
 

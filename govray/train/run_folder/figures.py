@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from govray.errors import UsageError
+from govray.governance.formats.field_errors import field_errors
 from govray.storage.atomic_file import make_folder, write_whole
 from govray.storage.place import Place, place
 
@@ -54,11 +55,7 @@ class Figure(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            [first, *_] = error.errors(include_url=False, include_input=False)
-            at = ".".join(map(str, first["loc"])) or "figure"
-            raise UsageError(
-                f"{at}: {first['msg'].removeprefix('Value error, ')}", where=type(self).__name__
-            ) from None
+            raise UsageError(str(field_errors(error)[0]), where=type(self).__name__) from None
 
 
 class ConfusionMatrix(Figure):
@@ -203,7 +200,7 @@ def newest(run_folder: str) -> list[ReportedFigure]:
 
 
 def one(run_folder: str, file: str) -> ReportedFigure | None:
-    """The figure in a file of this name; None if there is none that parses.
+    """The figure in a file of this name, if one parses.
     ``file``: as `ReportedFigure.file`; the caller has checked its form."""
     with suppress(OSError, ValueError, UsageError):
         path = place(run_folder) / FOLDER / file

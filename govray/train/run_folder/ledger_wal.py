@@ -129,7 +129,7 @@ def recorded_leaves(run_folder: Place) -> tuple[AnyLeaf, ...]:
 
 
 def recorded_steps(run_folder: Place) -> int:
-    """The first step that a run's newest branch has not recorded: 0, if there is none."""
+    """The first step that a run's newest branch has not recorded; 0 without a branch."""
     return max(by_step(recorded_leaves(run_folder)), default=(0, -1))[1] + 1
 
 

@@ -230,7 +230,7 @@ class Configured(DatasetsCallback):
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """What `ray.train.get_dataset_shard` finds on one worker: its shards, or why there are none.
+    """What `ray.train.get_dataset_shard` finds on one worker: its shards, or why it has none.
     A failure is raised on every worker, so that it counts like any failure of theirs."""
 
     shards: Mapping[str, PlannedRows] = field(default_factory=dict)

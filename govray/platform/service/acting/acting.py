@@ -25,7 +25,6 @@ from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.experiment_check import (
     FILE,
-    Check,
     ExperimentFacts,
     facts,
     file_text,
@@ -36,6 +35,7 @@ from govray.platform.service.acting.experiment_check import (
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import may, places
+from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visible_models import find_policy
 from govray.platform.service.visible.visible_runs import experiments, find_submission
 from govray.platform.store import submissions, tables
@@ -52,15 +52,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """What somebody asks for. ``priority``: of its queue's entries the highest goes first.
-    ``owner``: who submitted it; None: nobody has yet."""
+    """What somebody asks for. ``owner``: who submitted it; None: nobody has yet."""
 
     verb: Verb
-    pool: str
-    priority: int
-    slots: int
     owner: str | None = None
-    facts: ExperimentFacts | None = None
     what: Literal["experiments", "tasks"] = "experiments"
 
 
@@ -101,13 +96,14 @@ class Ready:
     forked_from: str | None
 
 
-def may_act(session: Session, caller: Caller, project: str, request: Act) -> None:
-    """Return if ``caller`` may do this in ``project``.
+def may_act(visit: Visit, project: str, request: Act) -> None:
+    """Return if the caller may do this in ``project``.
 
     Admins may do everything, engineers what concerns their own submissions: those of the
     organisation everywhere, others where they are (`govray.platform.service.identity.roles`).
     """
-    row, at = session.get(tables.Project, project), project_rules.changed_by(caller).at
+    caller, at = visit.caller, visit.at
+    row = visit.session.get(tables.Project, project)
     if not may(caller, "stop-own" if request.owner else "submit", row, at=at):
         raise Problem(
             403,
@@ -125,10 +121,10 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
         )
 
 
-def offered(session: Session, caller: Caller) -> str:
+def offered(session: Session, caller: Caller, *, at: str) -> str:
     """The project that a form names at first. It is the default one, or the first by name where the
     caller may submit; empty without any."""
-    at, p = project_rules.changed_by(caller).at, tables.Project
+    p = tables.Project
     if may(caller, "submit", session.get(p, DEFAULT), at=at):
         return DEFAULT
     where = places(caller, "submit")
@@ -137,7 +133,7 @@ def offered(session: Session, caller: Caller) -> str:
     return next((row.name for row in rows if may(caller, "submit", row, at=at)), "")
 
 
-def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Ready:
+def prepare(visit: Visit, asked: Asked) -> Ready:
     """What submitting ``asked`` would write; nothing is written.
 
     Raises:
@@ -145,6 +141,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
             422, something that was sent is wrong.
         Refused: It is beyond a limit of the project.
     """
+    session, caller, at = visit.session, visit.caller, visit.at
     if (asked.file is None) == (asked.fork_of is None):
         raise not_valid("body.file", "Send either a file, or forkOf with a submission")
     origin = forked(session, caller, asked.fork_of) if asked.fork_of else None
@@ -156,7 +153,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         value = getattr(asked, name)
         return getattr(origin, name, otherwise) if value is None else value
 
-    project, at = chosen("project", DEFAULT), project_rules.changed_by(caller).at
+    project = chosen("project", DEFAULT)
     row, settings = project_rules.submitting(session, caller, project, at=at)
     config = read_mapping(text, name=FILE)
     merged = with_defaults(settings, config)
@@ -166,7 +163,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         merged = merged if room is None else with_room(merged, room)
     if merged != config:
         text = written(merged)
-    found = facts(check, text)
+    found = facts(visit.request.app.state.check, text)
     policy = _known_policy(session, caller, settings, chosen("policy", None))
     wanted = Wanted(
         config=merged,
@@ -192,14 +189,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         policy=wanted.policy,
         forked_from=origin.id if origin else None,
     )
-    act = Act(
-        verb="submit",
-        pool=ready.pool,
-        priority=ready.priority,
-        slots=found.slots,
-        facts=found,
-    )
-    may_act(session, caller, ready.project, act)
+    may_act(visit, ready.project, Act(verb="submit"))
     return ready
 
 
@@ -214,7 +204,7 @@ def _placed(name: str, asked: Any, stated: Any, origin: Submission | None) -> An
 
 
 def forked(session: Session, caller: Caller, id_: str) -> Submission:
-    """The experiment that is to be forked. Raises 404: there is none that the caller reads; 422: it
+    """The experiment that is to be forked. Raises 404: the caller reads no such one; 422: it
     is a task."""
     row = find_submission(session, caller, id_)
     if row.kind not in RUN_KINDS:
@@ -222,13 +212,7 @@ def forked(session: Session, caller: Caller, id_: str) -> Submission:
     return row
 
 
-def submit(
-    session: Session,
-    caller: Caller,
-    asked: Asked,
-    check: Check | None,
-    register: RegisterClient | None,
-) -> Submission:
+def submit(visit: Visit, asked: Asked) -> Submission:
     """Put what is asked for into the queue, once for each key.
 
     The attestor's register is told first. So what it has not, is not in the queue, and what is
@@ -238,12 +222,13 @@ def submit(
         Problem: As `prepare`. 422, the key came with another body before. 503, the attestor's
             register does not answer.
     """
+    session, by = visit.session, visit.by
+    register: RegisterClient | None = visit.request.app.state.register
     body = {name: value for name, value in vars(asked).items() if name != "key"}
-    request = keyed(caller, asked.key, body)
+    request = keyed(visit.caller, asked.key, body)
     if request is not None and (row := repeated(session, request)) is not None:
         return row
-    ready = prepare(session, caller, asked, check)
-    by = project_rules.changed_by(caller)
+    ready = prepare(visit, asked)
     try:
         with traces.span("submission") as span:
             row = submissions.draft(
@@ -303,19 +288,19 @@ def _register(
         ) from error
 
 
-def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
+def ask(visit: Visit, id_: str, verb: Verb) -> Submission:
     """Stop, kill, resume, archive or unarchive a submission, as the caller asks for. Raises
     `Refused`: in its state that means nothing, or its project is archived."""
+    session = visit.session
     begin_writing(session)
-    row = find_submission(session, caller, id_)
-    act = Act(verb=verb, pool=row.pool, priority=row.priority, slots=row.slots, owner=row.user)
-    may_act(session, caller, row.project, act)
+    row = find_submission(session, visit.caller, id_)
+    may_act(visit, row.project, Act(verb=verb, owner=row.user))
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
     if verb in ("archive", "unarchive"):
-        submissions.archive(session, row, verb == "archive", by=project_rules.changed_by(caller))
+        submissions.archive(session, row, verb == "archive", by=visit.by)
     else:
-        submissions.ask(session, row, verb, by=project_rules.changed_by(caller))
+        submissions.ask(session, row, verb, by=visit.by)
     session.commit()
     return row
 

@@ -62,7 +62,7 @@ class CaseSources:
 
     Attributes:
         store: The store's URL, for its secret.
-        corpora: The folder of corpora at hand; None: there is none.
+        corpora: The folder of corpora at hand, if any.
         near: What finds near copies there; None: nothing does.
     """
 

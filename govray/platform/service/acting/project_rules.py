@@ -6,7 +6,6 @@ not change is a 403.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Path
@@ -14,14 +13,12 @@ from sqlalchemy import ColumnElement, false, or_, select, true
 from sqlmodel import Session, col
 
 from govray.errors import Refused
-from govray.governance.formats.document import format_time
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.caller import Caller, Reach
 from govray.platform.service.identity.roles import NEEDS, Action, may, places
 from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import everywhere, in_projects, is_staff
 from govray.platform.store import pools
-from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.project_settings import (
     ProjectSettings,
     TaskKind,
@@ -32,11 +29,6 @@ from govray.platform.store.tables import Project, Workspace
 from govray.platform.store.tenancy import NAME
 
 PlaceName = Annotated[str, Path(pattern=f"^{NAME}$", description="Its name.", examples=["vision"])]
-
-
-def changed_by(caller: Caller) -> ChangedBy:
-    """Who changes something now, for the audit log."""
-    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
 def projects(caller: Caller) -> ColumnElement[bool]:
@@ -62,7 +54,7 @@ find_workspace = Finder("workspace", Workspace, "name", workspaces, "See the lis
 
 
 def demand(session: Session, caller: Caller, action: Action, project: str, *, at: str) -> Project:
-    """The project, if the caller may do ``action`` there. Raises 404: there is none that it sees;
+    """The project, if the caller may do ``action`` there. Raises 404: it sees no such project;
     403: it sees it and may not."""
     row = find_project(session, caller, project)
     if not may(caller, action, row, at=at):

@@ -35,6 +35,7 @@ from govray.errors import (
     UsageError,
     VerificationFailed,
 )
+from govray.governance.formats.field_errors import field_errors
 from govray.platform.service.http.methods import allowed
 
 log = logging.getLogger("govray.platform.service")
@@ -223,13 +224,7 @@ def _phrase(status: int) -> str:
 
 def _invalid(error: RequestValidationError) -> Problem:
     """422 that names each field, with its place first. Values are not repeated."""
-    errors = [
-        {
-            "field": ".".join(str(step) for step in entry["loc"]),
-            "message": entry["msg"].removeprefix("Value error, "),
-        }
-        for entry in error.errors()[:20]
-    ]
+    errors = [{"field": entry.field, "message": entry.what} for entry in field_errors(error)]
     first = errors[0] if errors else {"field": "request", "message": "not valid"}
     return Problem(
         422,

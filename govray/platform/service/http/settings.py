@@ -55,7 +55,7 @@ class CaseSettings:
         key: The reference of the operator's key that signs answers
             (`govray.governance.signers.key_reference`).
         per_day: Cases that one requester, or one address, may send in a day.
-        corpora: The folder of corpora that lie at hand, for near copies; None: there is none.
+        corpora: The folder of corpora that lie at hand, for near copies, if any.
     """
 
     key: str
@@ -92,7 +92,7 @@ class Settings:
         burst: Requests that may come at once before ``rate`` counts.
         max_streams: Live streams at the same time.
         tasks: Where notebooks, shells and TensorBoard are shown; without it, nowhere.
-        cases: How rights holders' cases are answered; without it, there are none.
+        cases: How rights holders' cases are answered; without it, nobody can ask one.
         attestor: The attestor's register, which is told of each submission that becomes a run.
     """
 

@@ -127,7 +127,7 @@ def note_use(session: Session, text: str, *, at: datetime) -> None:
 
 def _caller(row: BrowserSession, user: User | None) -> Caller:
     """Whom an identity provider said it is. Raises `NotAccepted`: a user of this name is disabled
-    here, or the role is none that is known."""
+    here, or the role is not known."""
     role = next((each for each in ROLES if each == row.role and each != "public"), None)
     if role is None or (user is not None and user.disabled):
         raise NotAccepted("The session has ended")
@@ -141,7 +141,7 @@ def _caller(row: BrowserSession, user: User | None) -> Caller:
 
 
 def end(session: Session, text: str) -> str | None:
-    """End a session, and say whose it was; None if it is none that there is."""
+    """End a session, and say whose it was; None if there is no such session."""
     form = _FORM.fullmatch(text)
     row = session.get(BrowserSession, form[1]) if form else None
     if form is None or row is None or not hmac.compare_digest(row.secret_sha256, digest(form[2])):

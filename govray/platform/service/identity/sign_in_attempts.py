@@ -87,7 +87,7 @@ def begin(session: Session, following: str, *, at: datetime) -> Attempt:
 
 
 def take(session: Session, secret: str, state: str, *, at: datetime) -> Attempt | None:
-    """The attempt of a browser, which then is over; None if there is none that ``state`` answers.
+    """The attempt of a browser, which then is over; None if ``state`` answers none.
     Of two that take one, one gets it. A ``state`` of another attempt ends nothing."""
     if len(secret) != _FORM or not hmac.compare_digest(
         Attempt(secret).state.encode(), state.encode()

@@ -101,7 +101,7 @@ def new(
     days: int = 90,
     at: datetime,
 ) -> str:
-    """A new token of ``user``, who is made where there is none. It is told here and never again.
+    """A new token of ``user``, who is made if need be. It is told here and never again.
 
     The session's transaction is left to the caller.
 

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ValidationError
 
+from govray.governance.formats.field_errors import field_errors
 from govray.platform.service.http.problems import Problem, not_valid, unprocessable
 from govray.platform.service.identity.access import is_own_page
 from govray.platform.service.pages.rendering import HEADERS
@@ -81,7 +82,5 @@ def checked(model: type[Model], fields: Mapping[str, Any]) -> Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(each) for each in first["loc"])
-        what = str(first["msg"]).removeprefix("Value error, ")
-        raise not_valid(where or "form", what, "Go back and mend it") from None
+        first = field_errors(error)[0]
+        raise not_valid(first.field or "form", first.what, "Go back and mend it") from None

@@ -96,7 +96,7 @@ def form(
     fork: Annotated[str, Query(max_length=64)] = "",
     project: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    filled = Filled(project=project or acting.offered(visit.session, visit.caller))
+    filled = Filled(project=project or acting.offered(visit.session, visit.caller, at=visit.at))
     if fork:
         row = acting.forked(visit.session, visit.caller, fork)
         filled = Filled(
@@ -115,9 +115,7 @@ def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
     if "change" in fields:
         return _form(visit, filled)
     try:
-        ready = acting.prepare(
-            visit.session, visit.caller, filled.asked(), visit.request.app.state.check
-        )
+        ready = acting.prepare(visit, filled.asked())
     except (Problem, Refused) as error:
         return _again(visit, filled, error)
     return render(
@@ -130,11 +128,9 @@ def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
 
 @router.post("/submissions")
 def submit(visit: VisitDep, fields: FormDep) -> Response:
-    filled, state = filled_in(Filled, fields), visit.request.app.state
+    filled = filled_in(Filled, fields)
     try:
-        row = acting.submit(
-            visit.session, visit.caller, filled.asked(), state.check, state.register
-        )
+        row = acting.submit(visit, filled.asked())
     except (Problem, Refused) as error:
         return _again(visit, filled, error)
     return then(f"/submissions/{row.id}")

@@ -167,7 +167,7 @@ def act(
 ) -> Response:
     if verb not in VERBS:
         raise not_found("action", verb)
-    row = acting.ask(visit.session, visit.caller, submission, VERBS[verb])
+    row = acting.ask(visit, submission, VERBS[verb])
     return then(f"/submissions/{row.id}")
 
 
@@ -184,10 +184,8 @@ def _meaningful(row: Submission) -> list[Verb]:
 def allows(visit: Visit, row: Any, verb: Verb, **more: Any) -> bool:
     """Whether the caller may do this with an entry of the queue. ``more``: fields of `Act`."""
     owner = None if verb == "submit" else row.user
-    placed = {"pool": row.pool, "priority": row.priority, "slots": row.slots}
     try:
-        act = Act(verb=verb, owner=owner, **placed, **more)
-        acting.may_act(visit.session, visit.caller, row.project, act)
+        acting.may_act(visit, row.project, Act(verb=verb, owner=owner, **more))
     except Problem:
         return False
     return True

@@ -93,7 +93,7 @@ def listing(
     state: Annotated[str, Query(max_length=32)] = "",
     user: Annotated[str, Query(max_length=256)] = "",
 ) -> HTMLResponse:
-    filled = TaskForm(project=acting.offered(visit.session, visit.caller))
+    filled = TaskForm(project=acting.offered(visit.session, visit.caller, at=visit.at))
     return _tasks(visit, page, filled, state=state, user=user)
 
 
@@ -119,7 +119,7 @@ def enter(visit: VisitDep, task: Id, _fields: FormDep) -> HTMLResponse:
 
 @router.post("/tasks/{task}/stop", dependencies=[SUBMITTERS])
 def stop(visit: VisitDep, task: Id, _fields: FormDep) -> Response:
-    acting.ask(visit.session, visit.caller, find_task(visit, task).id, "stop")
+    acting.ask(visit, find_task(visit, task).id, "stop")
     return then("/tasks")
 
 

@@ -72,7 +72,7 @@ class Uploads:
 
     @contextmanager
     def place(self, user: str) -> Iterator[None]:
-        """Hold a place while one lasts. Raises 503: there is none; 429: the user holds enough."""
+        """Hold a place while one lasts. Raises 503: all are taken; 429: the user holds enough."""
         if self.held[user] >= AT_ONCE_EACH:
             raise Problem(
                 429,

@@ -45,7 +45,7 @@ class Asked:
         self._digest = attestation
 
     def row(self, visit: Visit, column: Any) -> Row[Any] | None:
-        """Its digest, whether it is public, and one column more; None: there is none."""
+        """Its digest, whether it is public, and one column more, if it is there."""
         a = Attestation
         found = select(col(a.digest), col(a.public), col(column))
         found = found.where(col(a.digest) == self._digest)

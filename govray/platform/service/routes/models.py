@@ -286,7 +286,7 @@ def promotion_policy(request: Request) -> Verified[PromotionPolicy]:
     """The service's gates, which its trust root carries now.
 
     Raises:
-        CouldNotCheck: There are none to ask, or no trust root says whose signature counts.
+        CouldNotCheck: Nobody can be asked, or no trust root says whose signature counts.
         Refused: They are not signed, or not by an authority for policies.
     """
     state = request.app.state

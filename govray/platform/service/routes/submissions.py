@@ -206,7 +206,7 @@ def submit_experiment(
     """
     state = visit.request.app.state
     archives.check_there(state.settings.storage, new.archive)
-    row = acting.submit(visit.session, visit.caller, _asked(new, key), state.check, state.register)
+    row = acting.submit(visit, _asked(new, key))
     return answer(visit, row)
 
 
@@ -216,7 +216,7 @@ def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> 
 
     An archive that it names need not be there yet: it is sent when the experiment is submitted.
     """
-    ready = acting.prepare(visit.session, visit.caller, _asked(new), visit.request.app.state.check)
+    ready = acting.prepare(visit, _asked(new))
     return estimate(visit, ready)
 
 
@@ -269,31 +269,31 @@ def get_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
 @router.post("/submissions/{submission}:stop", dependencies=[SUBMITTERS])
 def stop_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Stop it after its current step and a commit; what waits leaves the queue."""
-    return answer(visit, acting.ask(visit.session, visit.caller, submission, "stop"))
+    return answer(visit, acting.ask(visit, submission, "stop"))
 
 
 @router.post("/submissions/{submission}:kill", dependencies=[SUBMITTERS])
 def kill_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """End it at once. Steps since its last checkpoint are lost."""
-    return answer(visit, acting.ask(visit.session, visit.caller, submission, "kill"))
+    return answer(visit, acting.ask(visit, submission, "kill"))
 
 
 @router.post("/submissions/{submission}:resume", dependencies=[SUBMITTERS])
 def resume_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Put what was stopped, killed or failed back into the queue. It goes on from its commit."""
-    return answer(visit, acting.ask(visit.session, visit.caller, submission, "resume"))
+    return answer(visit, acting.ask(visit, submission, "resume"))
 
 
 @router.post("/submissions/{submission}:archive", dependencies=[SUBMITTERS])
 def archive_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Take what has ended out of the list. Nothing is deleted."""
-    return answer(visit, acting.ask(visit.session, visit.caller, submission, "archive"))
+    return answer(visit, acting.ask(visit, submission, "archive"))
 
 
 @router.post("/submissions/{submission}:unarchive", dependencies=[SUBMITTERS])
 def unarchive_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Put it back into the list."""
-    return answer(visit, acting.ask(visit.session, visit.caller, submission, "unarchive"))
+    return answer(visit, acting.ask(visit, submission, "unarchive"))
 
 
 def answer(visit: Visit, row: tables.Submission) -> QueueEntry:

@@ -136,8 +136,7 @@ def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
         priority=new.priority,
         at=by.at,
     )
-    act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
-    acting.may_act(visit.session, visit.caller, new.project, act)
+    acting.may_act(visit, new.project, Act(verb="submit", what="tasks"))
     with traces.span("submission") as span:
         row = submissions.submit(
             visit.session,
@@ -172,15 +171,7 @@ def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
     """
     origins: TaskOrigins | None = visit.request.app.state.settings.tasks
     row = find_task(visit, task)
-    act = Act(
-        verb="open",
-        what="tasks",
-        pool=row.pool,
-        priority=row.priority,
-        slots=row.slots,
-        owner=row.user,
-    )
-    acting.may_act(visit.session, visit.caller, row.project, act)
+    acting.may_act(visit, row.project, Act(verb="open", what="tasks", owner=row.user))
     if origins is None:
         raise refused(
             "This service shows no tasks",

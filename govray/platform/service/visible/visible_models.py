@@ -132,7 +132,7 @@ def check_promotes(
     all places where versions of this model come from.
 
     Raises:
-        Problem: 404, the attestation is none that the caller may promote; 403, the model has
+        Problem: 404, the caller may promote no such attestation; 403, the model has
             versions from elsewhere.
     """
     if everywhere(caller, "promote"):

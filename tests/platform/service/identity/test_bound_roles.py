@@ -310,7 +310,7 @@ def test_a_form_offers_a_project_that_the_caller_may_use(
             )  # fmt: skip
         session.flush()
         caller = Caller(name="x", role=role, scopes=frozenset(SCOPES), bound=bound)
-        assert acting.offered(session, caller) == first
+        assert acting.offered(session, caller, at=AT) == first
     made.dispose()
 
 
