@@ -1,4 +1,4 @@
-"""The rows that a corpus is measured by: those it trained on last, and some of its reserve.
+"""The rows that a corpus is measured by: some that it trained on, and some of its reserve.
 
 Invariants:
 
@@ -6,9 +6,12 @@ Invariants:
   regard to the record's length or to when its rows are read. Where the reserve was drawn by family,
   it is one of each family. So what is compared is what was drawn, both sides are exchangeable, and
   a test of them is exact. Sampling rows instead would favour long records on one side.
-* **Probe rows were trained on.** They are the newest designated rows of the plan up to a step,
-  without those that a gate left out. A row that was read twice counts once.
-* **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).
+* **Both sides come from the same places.** Probe rows are drawn uniformly among the designated rows
+  read up to a step, without those that a gate left out. Reserve rows are drawn among those whose
+  record stands where rows were read by then. So a corpus sorted by topic has the same topics on
+  both sides, though its order reads blocks of rows together.
+* Which rows are drawn is a function of (seed, corpus, step).
+* **Bounded**: a profile opens ``PARTS_KEPT`` parts of a corpus, in which both sides lie.
 * Where fewer than ``LEAST_ROWS`` designated rows were read, the newest rows stand in. They show
   what was measured, and are no evidence (`Chosen.tested`).
 * Planted canaries are not among them: the reserve has nothing like them.
@@ -19,7 +22,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -34,15 +37,20 @@ from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.prepare_manifest import Manifest
-from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.record.prepared_records import PARTS_KEPT, PreparedRecords
 from govray.governance.record.row_order import round_keys
 from govray.storage.place import Place
 
 _CHUNK = 1 << 14
-"""Positions of the plan that are looked at together, from the newest back."""
+"""Rows, or positions of the plan, that are looked at together at most."""
+
+_AT_FIRST = 1 << 7
+"""Rows that are looked at together at first; then twice as many each time, to `_CHUNK`."""
 
 _LOOKED_AT = 1 << 18
 """Rows that a side looks at for designated ones. Of a book as long as that one row is found."""
+
+_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Chosen:
     """The rows of one corpus for one probe.
 
     Attributes:
-        trained: Rows trained on, the newest first.
+        trained: Rows trained on.
         trained_records: Entry of the record that each trained row has most tokens of.
         reserve_records: The same of each reserve row.
         tested: Whether each row is the designated one of its record.
@@ -98,11 +106,10 @@ class Probes:
             gate: The first step that left the corpus out, if one did.
         """
         last = step if gate is None else min(step, gate - 1)
-        # The reserve holds nothing to compare canaries with.
-        own = self._manifest.own_rows(corpus)
-        read = _read_back(self._plan, corpus, last, below=own)
-        trained = self._designated(corpus, read, rows, "train")
-        reserve = self._designated(corpus, self._drawn_reserve(corpus, step), rows, "reserve")
+        stop = _read_until(self._plan, corpus, last)
+        parts = self._drawn_parts(corpus, step, stop)
+        trained = self._designated(corpus, step, stop, rows, parts, "train")
+        reserve = self._designated(corpus, step, stop, rows, parts, "reserve")
         if min(len(trained), len(reserve)) >= LEAST_ROWS:
             return Chosen(
                 corpus,
@@ -111,12 +118,15 @@ class Probes:
                 tuple(entry for _, entry in trained),
                 tuple(entry for _, entry in reserve),
             )
+        # The reserve holds nothing to compare canaries with.
+        own = self._manifest.own_rows(corpus)
         newest = newest_rows(self._plan, corpus, last, rows, below=own)
         if len(newest) < LEAST_ROWS:  # so early that canaries are all that was read
             newest = newest_rows(self._plan, corpus, last, rows)
-        drawn = tuple(
-            islice((row for some in self._drawn_reserve(corpus, step) for row in some), rows)
+        every = self._drawn(
+            corpus, step, range(len(self._manifest.corpus(corpus).parts)), "reserve"
         )
+        drawn = tuple(islice((row for some in every for row in some.tolist()), rows))
         return Chosen(
             corpus,
             newest,
@@ -126,29 +136,53 @@ class Probes:
             tested=False,
         )
 
-    def _drawn_reserve(self, corpus: str, step: int) -> Iterator[list[int]]:
-        """All reserve rows in the order in which a profile draws them, some at a time."""
-        held = self._manifest.reserve_rows(corpus)
-        keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
-        for start in range(0, held, _CHUNK):
-            places = np.arange(start, min(start + _CHUNK, held))
-            yield plan_rows.permute(keys, held, places).tolist()
+    def _drawn_parts(self, corpus: str, step: int, stop: int) -> Sequence[int]:
+        """The parts that a profile opens: all, or those of rows drawn among the read ones."""
+        parts = self._manifest.corpus(corpus).parts
+        every = range(len(parts))
+        if len(parts) <= PARTS_KEPT:
+            return every
+        ends = np.cumsum([part.rows for part in parts])
+        found: dict[int, None] = {}
+        for rows in self._drawn(corpus, step, every, "train"):
+            read = rows[plan_rows.read_before(self._plan, corpus, rows, stop)] if stop else rows[:0]
+            found.update(dict.fromkeys(np.searchsorted(ends, read, side="right").tolist()))
+            if len(found) >= PARTS_KEPT:
+                break
+        return sorted(islice(found, PARTS_KEPT))
+
+    def _drawn(self, corpus: str, step: int, parts: Sequence[int], split: Split) -> Iterator[_Rows]:
+        """The rows of these parts in the order in which a profile draws them, some at a time, as
+        many as a side looks at."""
+        prepared = self._manifest.corpus(corpus).parts
+        shards = [part.reserve if split == "reserve" else part for part in prepared]
+        counts = np.array([shard.rows if shard else 0 for shard in shards], np.int64)
+        firsts = (np.cumsum(counts) - counts)[list(parts)]
+        ends = np.cumsum(counts[list(parts)])
+        held = int(ends[-1]) if ends.size else 0
+        keys = round_keys(self._plan.seed, f"{split} rows of {corpus}", step)
+        start, at_once = 0, _AT_FIRST
+        while start < min(held, _LOOKED_AT):
+            places = np.arange(start, min(start + at_once, held))
+            start, at_once = start + at_once, min(2 * at_once, _CHUNK)
+            drawn = plan_rows.permute(keys, held, places).astype(np.int64)
+            numbers = np.searchsorted(ends, drawn, side="right")
+            before = np.concatenate([[0], ends[:-1]])
+            yield drawn - before[numbers] + firsts[numbers]
 
     def _designated(
-        self, corpus: str, rows: Iterable[list[int]], count: int, split: Split
+        self, corpus: str, step: int, stop: int, count: int, parts: Sequence[int], split: Split
     ) -> list[tuple[int, str]]:
-        """The first ``count`` designated rows of these, each with its record's entry. Equal records
-        share an entry, and so the side that it was drawn to: one row stands for all."""
+        """``count`` designated rows of a side, each with its record's entry. Equal records share an
+        entry, and so the side that it was drawn to: one row stands for all."""
         found: dict[str, int] = {}
-        looked_at, at_once = 0, 4 * count
-        for some in rows:
-            while some and len(found) < count and looked_at < _LOOKED_AT:
-                here, some = some[:at_once], some[at_once:]
-                own = designated(self._records, corpus, here, split, self._plan.seed)
-                for row, entry in own.items():
-                    found.setdefault(entry, row)
-                looked_at, at_once = looked_at + len(here), min(2 * at_once, _CHUNK)
-            if len(found) >= count or looked_at >= _LOOKED_AT:
+        for rows in self._drawn(corpus, step, parts, split) if stop else ():
+            stands = rows if split == "train" else self._records.places(corpus, rows)
+            read = rows[plan_rows.read_before(self._plan, corpus, stands, stop)]
+            own = designated(self._records, corpus, read.tolist(), split, self._plan.seed)
+            for row, entry in own.items():
+                found.setdefault(entry, row)
+            if len(found) >= count:
                 break
         return [(row, entry) for entry, row in islice(found.items(), count)]
 
@@ -210,14 +244,13 @@ def _read_back(
 ) -> Iterator[list[int]]:
     """The rows that a plan reads up to and with ``step``, newest first, each once."""
     stream = plan.stream_of(corpus)
-    if stream is None or corpus in plan.excluded or step < stream.phase:
+    stop = _read_until(plan, corpus, step)
+    if stream is None or not stop:
         return
     number = [each.corpus for each in stream.corpora].index(corpus)
     each = stream.corpora[number]
     bound = each.rows if below is None else min(below, each.rows)
-    due = (step - stream.phase) // stream.every * stream.every + stream.phase
     found: set[int] = set()
-    stop = stream.positions(due).stop
     while stop:
         start = max((stop - 1) // stream.n * stream.n, stop - _CHUNK)
         positions = np.arange(start, stop, dtype=np.uint64)
@@ -227,3 +260,13 @@ def _read_back(
         yield new
         found.update(new)
         stop = start
+
+
+def _read_until(plan: BatchPlan, corpus: str, step: int) -> int:
+    """How many positions of a corpus's stream are read up to and with ``step``; 0 if it has none,
+    or the plan leaves the corpus out."""
+    stream = plan.stream_of(corpus)
+    if stream is None or corpus in plan.excluded or step < stream.phase:
+        return 0
+    due = (step - stream.phase) // stream.every * stream.every + stream.phase
+    return stream.positions(due).stop

@@ -1,11 +1,14 @@
-"""Probe rows: trained on, the newest, and reserve rows that no step reads."""
+"""Probe rows: trained on, and reserve rows that stand where rows were read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from govray.data.probe_rows import Probes, newest_rows
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.prepared_records import PARTS_KEPT, PartRecords
 from govray.governance.record.row_order import RowOrder
 from tests.support.manifests import corpus, make_manifest, records_of
 from tests.support.table import each_row
@@ -73,10 +76,8 @@ def test_what_is_never_read_has_no_probe_rows() -> None:
 LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
 
 
-def probes(steps: int = 400, *, equal: int = 1) -> Probes:
-    lengths = [LENGTHS[i // equal] for i in range(len(LENGTHS))]
-    parts = corpus("one", [lengths], 7, equal=equal)
-    manifest = make_manifest(parts, context=7)
+def probes(*, parts: int = 1) -> Probes:
+    manifest = make_manifest(corpus("one", [LENGTHS] * parts, 7), context=7)
     stream = StreamPlan(
         id=DIGEST,
         profile="p",
@@ -87,7 +88,7 @@ def probes(steps: int = 400, *, equal: int = 1) -> Probes:
     )
     made = BatchPlan(
         seed=3,
-        max_steps=steps,
+        max_steps=4000,
         manifest=DIGEST,
         context=7,
         order=RowOrder(block=1, window=1 << 20),
@@ -96,18 +97,49 @@ def probes(steps: int = 400, *, equal: int = 1) -> Probes:
     return Probes(Path("nowhere"), manifest, made, records_of(manifest))  # nothing is read here
 
 
-def test_each_record_has_one_row_and_the_newest_come_first() -> None:
+def test_each_record_has_one_row_whenever_it_is_looked_at() -> None:
     made = probes()
-    long_ago, later = made.choose("one", 200, 8), made.choose("one", 399, 8)
-    for chosen in (long_ago, later):
+    everything = made.choose("one", 399, 1000)
+    rows = dict(zip(everything.trained_records, everything.trained, strict=True))
+    assert len(rows) == len(everything.trained)
+    for step in (200, 399):
+        chosen = made.choose("one", step, 8)
         assert chosen.tested
         assert len(set(chosen.trained_records)) == len(chosen.trained) == 8
-    everything = made.choose("one", 399, 1000)
-    assert everything.trained[:8] == later.trained
-    assert len(set(everything.trained_records)) == len(everything.trained)
-    # A record's row is the same whenever it is looked at.
-    rows = dict(zip(everything.trained_records, everything.trained, strict=True))
-    assert all(
-        rows[entry] == row
-        for entry, row in zip(long_ago.trained_records, long_ago.trained, strict=True)
-    )
+        assert all(
+            rows[entry] == row
+            for entry, row in zip(chosen.trained_records, chosen.trained, strict=True)
+        )
+
+
+def test_both_sides_lie_where_rows_were_read() -> None:
+    made = probes()
+    whole = made.choose("one", 399, 1000)
+    for step in (40, 80):
+        chosen = made.choose("one", step, 1000)
+        read = {row for each in range(step + 1) for _, _, row in made._plan.rows(each)[DIGEST]}
+        places = made._records.places("one", np.array(whole.reserve))
+        assert set(chosen.trained) == set(whole.trained) & read
+        assert set(chosen.reserve) == {
+            row for row, place in zip(whole.reserve, places.tolist(), strict=True) if place in read
+        }
+        assert len(chosen.reserve) < len(whole.reserve)
+        some = made.choose("one", step, 3)
+        assert set(some.trained) < set(chosen.trained)
+        assert some == made.choose("one", step, 3)  # by seed, corpus and step alone
+    assert some.trained != made.choose("one", 81, 3).trained
+
+
+def test_a_profile_opens_few_parts() -> None:
+    made = probes(parts=30)
+    opened: set[int] = set()
+
+    def part(corpus: str, number: int) -> PartRecords:
+        opened.add(number)
+        return kept(corpus, number)
+
+    kept = made._records.part
+    made._records.part = part  # type: ignore[method-assign]
+    chosen = made.choose("one", 3000, 1000)
+    assert chosen.tested
+    assert 1 < len(opened) <= PARTS_KEPT

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,40 @@ def corpus_rows(plan: BatchPlan, stream_id: str, positions: Indices) -> tuple[Ro
     return members, found
 
 
+def order_offsets(order: EpochOrder, rows: Rows) -> Rows:
+    """``order.offset(r)`` for each r of ``rows`` ``[rows]``, same shape."""
+    if rows.size and (rows.min() < 0 or rows.max() >= order.n):
+        raise ValueError(f"a row is outside [0, {order.n})")
+    values = rows.astype(np.uint64)
+    if isinstance(order, WholeOrder):
+        return _permute(order.keys, order.n, values, backward=True).astype(np.int64)
+    blocks, places = np.divmod(values, np.uint64(order.block))
+    places += _permute(order.block_keys, order.blocks, blocks, backward=True) * np.uint64(
+        order.block
+    )
+    places[places >= np.uint64(order.gap)] -= np.uint64(order.missing)
+    return _by_window(order, places, backward=True).astype(np.int64)
+
+
+def read_before(plan: BatchPlan, corpus: str, rows: Rows, stop: int) -> npt.NDArray[np.bool_]:
+    """Which of a corpus's ``rows`` its stream reads for the first time before position ``stop``.
+
+    Of a row that an epoch reads several times, the draw of its own number counts as the first.
+    """
+    stream = plan.stream_of(corpus)
+    assert stream is not None
+    number = [each.corpus for each in stream.corpora].index(corpus)
+    drawn = stream.corpora[number].drawn
+    start = sum(each.drawn for each in stream.corpora[:number])
+    epoch, within = divmod(min(stop, stream.length), stream.n)
+    epochs, draws = np.divmod(rows, drawn)
+    found: npt.NDArray[np.bool_] = epochs < epoch
+    if within and (here := epochs == epoch).any():
+        order = plan.epoch_order(stream.id, epoch)
+        found[here] = order_offsets(order, start + draws[here]) < within
+    return found
+
+
 def range_positions(starts: Rows, stops: Rows) -> Indices:
     """The positions of half-open ranges ``[ranges]``, one after another."""
     lengths = stops - starts
@@ -146,15 +180,7 @@ def _pieces(ranges: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, 
 
 def _local_rows(order: LocalOrder, offsets: Indices) -> Rows:
     """`order_rows` of a local order; ``offsets`` are ``[offsets]``."""
-    size = np.uint64(order.window)
-    windows = offsets // size
-    starts = windows * size
-    places = offsets - starts
-    whole, rest = divmod(order.n, order.window)
-    last = windows == np.uint64(whole)  # the last window of an epoch may be shorter
-    for here, rows in ((~last, order.window), (last, rest)):
-        places[here] = _in_windows(order, rows, windows[here], places[here])
-    places += starts
+    places = _by_window(order, offsets)
     places[places >= np.uint64(order.gap)] += np.uint64(order.missing)
     blocks = places // np.uint64(order.block)
     places -= blocks * np.uint64(order.block)
@@ -162,20 +188,37 @@ def _local_rows(order: LocalOrder, offsets: Indices) -> Rows:
     return places.astype(np.int64)
 
 
-def _in_windows(order: LocalOrder, rows: int, windows: Indices, places: Indices) -> Indices:
+def _by_window(order: LocalOrder, offsets: Indices, *, backward: bool = False) -> Indices:
+    """Where each place of the epoch stands once the rows of its window are permuted."""
+    size = np.uint64(order.window)
+    windows = offsets // size
+    starts = windows * size
+    places = offsets - starts
+    whole, rest = divmod(order.n, order.window)
+    last = windows == np.uint64(whole)  # the last window of an epoch may be shorter
+    for here, rows in ((~last, order.window), (last, rest)):
+        places[here] = _in_windows(order, rows, windows[here], places[here], backward)
+    places += starts
+    return places
+
+
+def _in_windows(
+    order: LocalOrder, rows: int, windows: Indices, places: Indices, backward: bool
+) -> Indices:
     """The image of each place in its window; all windows, by their numbers, have ``rows`` rows."""
     found = np.empty_like(places)
     edges = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), places.size]
     if len(edges) * _RUN <= places.size:  # positions that follow each other, as nearly everywhere
         for start, stop in pairwise(edges):
             keys = window_keys(order.window_states, int(windows[start]))
-            found[start:stop] = _permute(keys, rows, places[start:stop])
+            found[start:stop] = _permute(keys, rows, places[start:stop], backward=backward)
         return found
     for at in range(0, places.size, _IN_CACHE):
         here = slice(at, at + _IN_CACHE)
         moves = (windows[here] + np.uint64(1)) * np.uint64(GAMMA)
         each = [mix_all(moves + np.uint64(state)) for state in order.window_states]
-        found[here] = _walk(partial(_evaluate, each, half_width(rows)), rows, places[here])
+        network = _network(_evaluate, each, half_width(rows), backward)
+        found[here] = _walk(network, rows, places[here])
     return found
 
 
@@ -190,8 +233,8 @@ def _permuted_blocks(order: LocalOrder, blocks: Indices) -> Indices:
     return together[(blocks - np.uint64(first)).astype(np.int64)]
 
 
-def _permute(keys: Sequence[int], n: int, values: Indices) -> Indices:
-    """`permute` of ``[values]`` that are below ``n``."""
+def _permute(keys: Sequence[int], n: int, values: Indices, *, backward: bool = False) -> Indices:
+    """`permute` of ``[values]`` that are below ``n``; ``backward``: `row_order.invert`."""
     rounds = [np.uint64(key) for key in keys]
     half = half_width(n)
     found = np.empty_like(values)
@@ -199,14 +242,29 @@ def _permute(keys: Sequence[int], n: int, values: Indices) -> Indices:
         halves = np.arange(1 << half, dtype=np.uint64)
         mask = np.uint64((1 << half) - 1)
         tables = [(mix_all(halves ^ key) & mask).astype(np.int64) for key in rounds]
+        network = _network(_looked_up, tables, half, backward)
         for at in range(0, values.size, _IN_CACHE):
             some = values[at : at + _IN_CACHE].astype(np.int64)
-            found[at : at + _IN_CACHE] = _walk(partial(_looked_up, tables, half), n, some)
+            found[at : at + _IN_CACHE] = _walk(
+                _network(_looked_up, tables, half, backward), n, some
+            )
         return found
+    network = _network(_evaluate, rounds, half, backward)
     for at in range(0, values.size, _IN_CACHE):
         piece = values[at : at + _IN_CACHE]
-        found[at : at + _IN_CACHE] = _walk(partial(_evaluate, rounds, half), n, piece)
+        found[at : at + _IN_CACHE] = _walk(network, n, piece)
     return found
+
+
+def _network(passed: Any, rounds: Sequence[Any], half: int, backward: bool) -> Any:
+    """One pass of the network. Backward it is the same on swapped halves, last round first."""
+    if not backward:
+        return partial(passed, rounds, half)
+
+    def swapped(values: Any) -> Any:
+        return values >> half | (values & ((1 << half) - 1)) << half
+
+    return lambda values, here: swapped(passed(rounds[::-1], half, swapped(values), here))
 
 
 def _walk(network: Callable[[Walked, slice | Rows], Walked], n: int, values: Walked) -> Walked:

@@ -52,7 +52,7 @@ ReadPart: TypeAlias = Callable[[PreparedCorpus, int], RecordColumns]
 
 _DO = "Get the prepared folder's files as they were signed."
 _AT_ONCE = 1 << 16
-_PARTS = 8
+PARTS_KEPT = 16
 """Parts that are kept in memory."""
 
 
@@ -94,7 +94,7 @@ class PreparedRecords:
     def __init__(self, manifest: Manifest, read: ReadPart) -> None:
         self._manifest = manifest
         self._read = read
-        self._part = lru_cache(maxsize=_PARTS)(self._open)
+        self._part = lru_cache(maxsize=PARTS_KEPT)(self._open)
         self._targets: dict[str, npt.NDArray[np.uint32]] = {}
 
     def part(self, corpus: str, number: int) -> PartRecords:
@@ -278,6 +278,20 @@ class PreparedRecords:
                 found[place] = entry
         return tuple(found)
 
+    def places(self, corpus: str, rows: Rows) -> Rows:
+        """The training row at which the holder of each reserve row would begin, had it trained.
+        At the end of a part, the part's last row. ``rows`` and the result: ``[n]``."""
+        parts = self._manifest.corpus(corpus).parts
+        held = np.cumsum([part.reserve.rows if part.reserve else 0 for part in parts])
+        before = np.cumsum([0, *(part.rows for part in parts)])
+        numbers = np.searchsorted(held, rows, side="right")
+        found = np.empty(rows.size, np.int64)
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            first = int(held[number - 1]) if number else 0
+            found[here] = before[number] + self.part(corpus, number).places(rows[here] - first)
+        return np.minimum(found, before[-1] - 1)
+
     def record_rows(self, corpus: str, record: int) -> range:
         """The rows that hold tokens of a record; empty if it does not train."""
         prepared, own = self._manifest.corpus(corpus), self.count(corpus)
@@ -371,6 +385,10 @@ class PartRecords:
         """The entry of the record that each row stands for; None where it stands for none."""
         return (self._reserve if split == "reserve" else self._train).designated(rows, key)
 
+    def places(self, rows: Rows) -> Rows:
+        """The training row at which the holder of each reserve row would begin."""
+        return self._train.place_of(self._reserve.holding(rows))
+
     def distinct(self, rows: Rows | None) -> int:
         """How many records any of these training rows, ascending and distinct, holds tokens of."""
         return self._train.distinct(rows)
@@ -409,6 +427,16 @@ class _Stream:
         # A dropped last token lies past the last row.
         first, last = start // self._width, (stop - 1) // self._width + 1
         return range(min(first, self._rows), min(last, self._rows))
+
+    def holding(self, rows: Rows) -> Rows:
+        """Of each row the record, by its place in the part, that it has most tokens of."""
+        found: Rows = self._records[self._holders(rows)]
+        return found
+
+    def place_of(self, records: Rows) -> Rows:
+        """The row where a record begins, or would begin if it is of another split."""
+        starts = self._starts[np.searchsorted(self._records, records)]
+        return np.minimum(starts // self._width, max(self._rows - 1, 0))
 
     def designated(self, rows: Rows, key: int) -> list[str | None]:
         holders = self._holders(rows)

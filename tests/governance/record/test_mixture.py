@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import VerificationFailed
-from govray.governance.record import row_counts
+from govray.governance.record import plan_rows, row_counts
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
 from govray.governance.verify.verifier import verify
@@ -65,6 +66,26 @@ def test_all_rows_are_read_equally_often_up_to_one(
             for step in set(steps):
                 each = [read for read in plan.rows(step)[STREAM] if read[1:] == (name, row)]
                 assert len(each) == steps.count(step)
+
+
+@given(
+    rows=st.integers(1, 9), draws=st.integers(1, 20), other=st.integers(0, 5),
+    epochs=st.integers(1, 4), order=ORDERS, data=st.data(),
+)  # fmt: skip
+def test_a_row_counts_as_read_once_its_own_draw_was_read(
+    rows: int, draws: int, other: int, epochs: int, order: RowOrder, data: st.DataObject
+) -> None:
+    plan = make_plan(
+        member("a", rows, draws), member("a0", other, other), epochs=epochs, order=order
+    )
+    stop = data.draw(st.integers(0, plan.stream(STREAM).length))
+    for name, count in (("a", rows), ("a0", other)):
+        found = plan_rows.read_before(plan, name, np.arange(count), stop).tolist()
+        read = {row for _, owner, row in plan.read(STREAM, range(stop)) if owner == name}
+        told = {row for row in range(count) if found[row]}
+        assert told <= read
+        if name != "a" or draws <= rows:
+            assert told == read
 
 
 @settings(max_examples=40)

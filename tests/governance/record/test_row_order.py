@@ -134,7 +134,9 @@ def test_the_array_order_is_the_scalar_one(
         patch.setattr(plan_rows, "_RUN", run)
         patch.setattr(plan_rows, "_IN_CACHE", data.draw(st.sampled_from([1, 7, 8192])))
         found = plan_rows.order_rows(order, np.array(offsets, dtype=np.uint64))
+        back = plan_rows.order_offsets(order, found)
     assert found.tolist() == [order.row(i) for i in offsets]
+    assert back.tolist() == offsets
 
 
 def test_golden_vectors_of_the_local_order() -> None:
