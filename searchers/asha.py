@@ -1,10 +1,10 @@
 """Asynchronous successive halving (ASHA) over random points, with adaptive brackets.
 
-``form: stopping`` decides at once at each rung whether a trial goes on. ``form: promotion`` pauses
-the others, and promotes some once more trials have reached the rung. A pause costs a restart.
+Trials that are not among the best of a rung pause there, and some are promoted once more trials
+have reached it. A pause costs a restart. ``form: stopping`` stops them at once instead.
 ``mode``, ``max_rungs`` and ``divisor`` shape the brackets: see `govray tune --dry-run`.
 
-Without a limit of memorization the stopping form is Ray's own `AsyncHyperBandScheduler`.
+Without a limit of memorization that form is Ray's own `AsyncHyperBandScheduler`.
 """
 
 from __future__ import annotations

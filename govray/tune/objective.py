@@ -5,7 +5,7 @@ trials, the one within the limit of memorization wins. Between two within it, th
 wins. Between two above it, the smaller violation v = max(0, M - tau) wins. So a trial that
 memorizes never beats one that does not, whatever the metric's scale. Rescaling changes no rank.
 
-Ray Tune's schedulers and Optuna need one number to minimize. With x the metric, or minus the metric
+Ray Tune's schedulers need one number to minimize. With x the metric, or minus the metric
 where the goal is max, it is ``x / (1 + |x|)`` if v = 0, and ``1 + v`` otherwise. The first lies
 between -1 and 1. It keeps the order, except that two values tie where floats round to one. That can
 happen if they are closer than about 4e-16 (1 + |x|)^2, so 1e-12 apart at x = 50; above about 1e8

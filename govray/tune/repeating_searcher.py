@@ -59,9 +59,13 @@ class RepeatingSearcher(Searcher):
             self._inner.on_trial_complete(trial_id, result, error)
             return
         self._inner.on_trial_complete(trial_id, None, True)
-        objective = (result or {}).get(METRIC, math.inf)
-        if not error and math.isfinite(objective):
-            self._inner.add_evaluated_point(dict(values), objective)
+        last = result or {}
+        if error or not math.isfinite(last.get(METRIC, math.inf)):
+            return
+        if learn := getattr(self._inner, "learn", None):  # ours; it also wants the violation
+            learn(values, last)
+        else:
+            self._inner.add_evaluated_point(dict(values), last[METRIC])
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the record is kept elsewhere."""

@@ -115,8 +115,8 @@ class Search(Section):
         "standard", description="brackets: the longest, the longer half, or all"
     )
     form: Literal["stopping", "promotion"] = Field(
-        "stopping",
-        description="asha: decide at once at each rung, or pause and promote later; a pause costs "
+        "promotion",
+        description="asha: pause at each rung and promote later, or decide at once; a pause costs "
         "a restart",
     )
     memorization: MemorizationLimit | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import shlex
@@ -10,10 +11,12 @@ import pytest
 import yaml
 
 from govray.cli import app
+from govray.tune.objective import Goal, report
 from govray.tune.ray_space import within
 from govray.tune.recipe import load_searcher
 from govray.tune.search_config import VARIABLE, parse_search, read_search
 from tests.support.search_files import EXPERIMENT, search_file
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 
 FOLDER = ROOT / "searchers"
@@ -40,9 +43,7 @@ def test_each_minimizes_the_objective(name: str) -> None:
 def test_optuna_draws_within_the_space() -> None:
     space = ONE | {"seed": {"int": [3, 5]}, "optimizer.weight_decay": {"choice": [0.0, 0.1]}}
     file = search_file(space=space)
-    recipe = load_searcher("bayesian").recipe(file, 2)
-    searcher = recipe.tune_config.search_alg
-    assert searcher.set_search_properties("objective", "min", recipe.param_space)
+    searcher = load_searcher("bayesian").recipe(file, 2).tune_config.search_alg
     for number in range(30):
         point = searcher.suggest(str(number))
         file.trial(point)
@@ -50,6 +51,50 @@ def test_optuna_draws_within_the_space() -> None:
         assert point == within(file.search.space, point)
         worst = float("inf") if number % 3 == 0 else random.random()
         searcher.on_trial_complete(str(number), {"objective": worst})
+
+
+def drawn_by_optuna(tau: float, goal: Goal, seed: int) -> list[float]:
+    """Learning rates of a search in which the higher ones have the better metric, and memorize."""
+    limit = {"statistic": "composite", "unit": "log odds", "tau": tau}
+    file = search_file(
+        searcher="bayesian", goal=goal, space=ONE, memorization=limit, seed=seed, max_trials=40
+    )
+    searcher = load_searcher("bayesian").recipe(file, 1).tune_config.search_alg
+    assert searcher is not None
+    drawn = []
+    for number in range(40):
+        rate = searcher.suggest(str(number))["optimizer.lr"]
+        drawn.append(rate)
+        last = report(
+            step=9,
+            value=300 * rate if goal == "max" else -300 * rate,
+            memorization=1000 * rate,
+            tau=file.search.tau,
+            goal=goal,
+        )
+        if number == 7:  # as if a search that goes on had drawn it elsewhere
+            searcher.on_trial_complete(str(number), None, True)
+            searcher.learn({"optimizer.lr": rate}, last.to_result())
+        else:
+            searcher.on_trial_complete(str(number), last.to_result())
+    told = [each for each in searcher._ot_study.trials if each.value is not None]
+    assert len(told) == 40
+    for each in told:
+        rate = each.params["optimizer.lr"]
+        assert each.value == -300 * rate
+        over = {} if math.isinf(tau) else {"memorization": max(0.0, 1000 * rate - tau)}
+        assert each.constraints == over
+    return drawn
+
+
+@each_row("goal", ["min", "max"])
+def test_optuna_learns_where_the_limit_lies(goal: Goal) -> None:
+    found = {}
+    for tau in (2.0, math.inf):
+        drawn = [rate for seed in (1, 2, 3) for rate in drawn_by_optuna(tau, goal, seed)[20:]]
+        found[tau] = sum(1000 * rate <= 2.0 for rate in drawn) / len(drawn)
+    assert found[2.0] >= 0.5
+    assert found[math.inf] <= 0.15  # told nothing of M, it goes where trials memorize
 
 
 PAGE = (ROOT / "docs" / "search.md").read_text()

@@ -130,7 +130,7 @@ def recipe(name: str, concurrent: int = 2, **search: Any) -> Recipe:
 FORMS: list[tuple[str, dict[str, Any]]] = [
     ("random", {}),
     ("asha", {}),
-    ("asha", {"form": "promotion"}),
+    ("asha", {"form": "stopping"}),
     ("hyperband", {}),
 ]
 
@@ -194,7 +194,7 @@ def results(count: int, seed: int) -> Iterator[tuple[str, int, float]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int) -> None:
-    file = search_file(searcher="asha", mode="conservative")
+    file = search_file(searcher="asha", form="stopping", mode="conservative")
     ours = load_searcher("asha").recipe(file, 1).tune_config.scheduler
     assert type(ours) is AsyncHyperBandScheduler
     ours.set_search_properties("objective", "min")
@@ -264,13 +264,13 @@ def test_a_memorizer_stops_where_a_governed_trial_is() -> None:
         return report(step=trial.step, value=loss, memorization=m, tau=tau).to_result()
 
     tau = 1.0
-    found = FakeController(recipe("asha", form="promotion"), curve).run()
+    found = FakeController(recipe("asha"), curve).run()
     to_the_end = [trial for trial in found.trials if trial.step == 900]
     assert any(trial.last_result["v"] == 0 for trial in to_the_end)
     best = min(to_the_end, key=lambda trial: trial.last_result["objective"])
     assert best.last_result["v"] == 0
     tau = math.inf
-    plain = FakeController(recipe("asha", form="promotion"), curve).run()
+    plain = FakeController(recipe("asha"), curve).run()
     to_the_end = [trial for trial in plain.trials if trial.step == 900]
     best = min(to_the_end, key=lambda trial: trial.last_result["objective"])
     assert best.last_result["memorization"] == 3.0

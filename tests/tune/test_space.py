@@ -111,7 +111,7 @@ def test_optuna_draws_on_one_branch_and_learns_from_points_of_others() -> None:
     def drawn() -> list[dict[str, Any]]:
         searcher = load_searcher("bayesian").recipe(file, 2).tune_config.search_alg
         elsewhere = draw(file.search.space, 5, 0)
-        searcher.add_evaluated_point(elsewhere, 0.5)
+        searcher.learn(elsewhere, {"objective": 0.5})
         noise, points = random.Random(3), []
         for number in range(40):
             points.append(searcher.suggest(str(number)))
