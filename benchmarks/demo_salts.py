@@ -2,7 +2,7 @@
 
 The demo's data is built once. Each run draws a salt of its own, so other pages and records are held
 back, and trains as `govray demo` does. The demo measures the planted list alone; here every corpus
-is measured, at the same steps, by the same bands.
+is measured, at the same steps, by the same odds.
 
 Two rules are asked of the same profiles. The demo's own tests the list alone, so ``alone`` tests
 each corpus so, and the list has to be gated. The other tests all of them together, as a run under

@@ -1,7 +1,7 @@
 """What the product decides in a run of the memorization benchmark, at the shipped operating point.
 
 The section is that of the policy that is shipped (``policies/licences.yaml``). Its cadence, rows,
-bands and level are taken as they stand; only its actions are not. So a flag is an event, and the
+odds and level are taken as they stand; only its actions are not. So a flag is an event, and the
 run goes on. All corpora are of one domain.
 
 A corpus is measured in each profile that is due, from the first on. A record is measured by one
@@ -66,7 +66,7 @@ class Watch:
         recipe: Sizes.
         data: The seed's.
         reading: What the run reads.
-        section: Whose cadence, rows, bands and level hold.
+        section: Whose cadence, rows, odds and level hold.
     """
 
     def __init__(self, recipe: Recipe, data: Data, reading: Reading, section: Monitoring) -> None:

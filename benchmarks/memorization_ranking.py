@@ -21,7 +21,7 @@ from benchmarks.membership.min_k import min_k, min_k_plus_plus
 from benchmarks.membership.plain_loss import plain_loss
 from benchmarks.membership.token_statistics import TokenStatistics
 from benchmarks.membership.zlib_loss import zlib_loss
-from govray.engine.memorization.deviation import composite
+from govray.engine.memorization.comparison import composite
 
 OFTEN = 16
 """Reads from which on a row is a positive."""

@@ -37,7 +37,7 @@ from benchmarks.memorization_training import DOCSTRINGS, Reading, train
 from govray.engine.batch import IGNORED
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization import exposure
-from govray.engine.memorization.deviation import components, composite
+from govray.engine.memorization.comparison import components, composite
 from govray.engine.memorization.logit_lens import Lens, find_lens
 from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.memorization.scores import (

@@ -1,19 +1,19 @@
-"""``python -m benchmarks.operating_point``: what each width of a band would flag.
+"""``python -m benchmarks.operating_point``: what each tolerance would flag.
 
 Small models train on texts of which some are read once, and others 2 to 32 times. The monitor is
-the product's, at the cadence, rows and level that `policies/licences.yaml` ships, and keeps row
-scores. So one run tells what every band would have decided
-(`govray.engine.memorization.operating_curve`, as ``govray policy calibrate`` draws it).
+the product's, at the cadence, rows and level that `policies/licences.yaml` ships. One run tells
+what it would have decided at every tolerance (`govray.governance.record.operating_curve`, as
+``govray policy calibrate`` draws it).
 
 A corpus of 32 and more records that are read equally often stands for "read so often". A corpus of
 which only a share is read 32 times, and the rest twice, stands for "that share". Each is tested
 beside the clean corpora, which are read once at most.
 
-Prints a table and, as its last line, one JSON object. ``points`` has for each half width
+Prints a table and, as its last line, one JSON object. ``points`` has for each of the odds
 ``false_flags`` of ``clean`` corpora, and ``corpora``. Of each of these it has ``caught`` of
-``runs``, and ``profiles_until``, the median of those that were caught. ``shipped`` is the half
-width that the policy names. ``smallest_share`` is the smallest share of a corpus that every run
-caught, by half width.
+``runs``, and ``profiles_until``, the median of those that were caught. ``shipped`` is the
+tolerance that the policy names. ``smallest_share`` is the smallest share of a corpus that every run
+caught, by the odds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from benchmarks.memorization_kinds import code, prose
 from benchmarks.memorization_training import DOCSTRINGS, Reading, train
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.memorization.operating_curve import HALF_WIDTHS, ObservedRun, Point, curve
 from govray.engine.memorization.probe_sharing import Probe, pick
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import loss
@@ -46,6 +45,7 @@ from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record import e_process
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
 from govray.governance.record.incidents import LEAST_ROWS
+from govray.governance.record.operating_curve import ODDS, ObservedRun, Point, curve
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 """Of a corpus's records: those that are read as often as any."""
@@ -183,7 +183,7 @@ def observe(recipe: Recipe, data: Data, seed: int, section: Monitoring) -> Obser
 
 
 def points(
-    observed: Sequence[Observed], section: Monitoring, steps: int, half_widths: Sequence[float]
+    observed: Sequence[Observed], section: Monitoring, steps: int, odds: Sequence[float]
 ) -> dict[str, tuple[Point, ...]]:
     """Repeated corpus → its curve, beside the clean corpora of its domain."""
     found = {}
@@ -201,16 +201,16 @@ def points(
                     section=section, subjects=subjects, profiles=each.profiles, clean=each.clean
                 )
             )
-        found[name] = curve(runs, half_widths)
+        found[name] = curve(runs, odds)
     return found
 
 
 def report(found: Mapping[str, Sequence[Point]], chosen: float) -> dict[str, Any]:
-    """The figures, by half width."""
-    by_width: dict[str, Any] = {}
+    """The figures, by the odds."""
+    by_odds: dict[str, Any] = {}
     smallest: dict[str, float | None] = {}
     for place, first in enumerate(next(iter(found.values()))):
-        width = f"{first.half_width:g}"
+        odds = f"{first.odds:g}"
         corpora = {}
         for name, curve_of in found.items():
             until = curve_of[place].until.get(name, ())
@@ -225,14 +225,14 @@ def report(found: Mapping[str, Sequence[Point]], chosen: float) -> dict[str, Any
             for share in SHARES
             if (each := corpora[_shared(share)])["runs"] and each["caught"] == each["runs"]
         ]
-        smallest[width] = min(shares, default=None)
-        by_width[width] = {
+        smallest[odds] = min(shares, default=None)
+        by_odds[odds] = {
             # Beside the corpus of most evidence, which loosens e-BH for the others.
             "false_flags": max(curve_of[place].false_flags for curve_of in found.values()),
             "clean": first.clean,
             "corpora": corpora,
         }
-    return {"shipped": chosen, "points": by_width, "smallest_share": smallest}
+    return {"shipped": chosen, "points": by_odds, "smallest_share": smallest}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -248,9 +248,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         section = section.model_copy(
             update={"every": QUICK_OTHERS.every, "probe_rows": QUICK_OTHERS.probe_rows}
         )
-    section = section.model_copy(update={"row_scores": True, "turns": 1, "actions": {}})
-    ends = section.band("head")
-    assert ends is not None
+    section = section.model_copy(update={"turns": 1, "actions": {}})
+    shipped_odds = section.tolerance("head")
+    assert shipped_odds is not None
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread; seeds {options.seeds}", flush=True)
     _, sources = library()
@@ -262,22 +262,22 @@ def main(argv: Sequence[str] | None = None) -> None:
             observed.append(observe(recipe, data, seed, section))
             told = f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s"
             print(told, file=sys.stderr, flush=True)
-    figures = report(points(observed, section, recipe.steps, HALF_WIDTHS), ends[1])
+    figures = report(points(observed, section, recipe.steps, ODDS), shipped_odds)
     print(_table(figures))
     print(json.dumps(figures))
 
 
 def _table(figures: Mapping[str, Any]) -> str:
     names = list(next(iter(figures["points"].values()))["corpora"])
-    lines = [f"{'band':>6}  {'clean flagged':>14}  " + "  ".join(f"{name:>14}" for name in names)]
-    for width, point in figures["points"].items():
+    lines = [f"{'odds':>6}  {'clean flagged':>14}  " + "  ".join(f"{name:>14}" for name in names)]
+    for odds, point in figures["points"].items():
         cells = []
         for name in names:
             each = point["corpora"][name]
             after = f" ({each['profiles_until']:g})" if each["caught"] else ""
             cells.append(f"{each['caught']}/{each['runs']}{after}")
         flags = f"{point['false_flags']} of {point['clean']}"
-        lines.append(f"{'±' + width:>6}  {flags:>14}  " + "  ".join(f"{c:>14}" for c in cells))
+        lines.append(f"{odds:>6}  {flags:>14}  " + "  ".join(f"{c:>14}" for c in cells))
     return "\n".join(lines)
 
 

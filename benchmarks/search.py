@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     print(
         f"{search_replay.size(cached)} curves of seed {cached.seed}, rungs at {cached.rungs}; "
-        f"{options.orders} orders, {options.workers} trials at once; M within {TAU}",
+        f"{options.orders} orders, {options.workers} trials at once; M within {TAU:.3f}",
         flush=True,
     )
     report = measure(cached, tau=TAU, orders=options.orders, workers=options.workers)

@@ -1,9 +1,9 @@
 """Reports of a search's trials: curves of small character models, trained in this process.
 
 A curve is trained once, as far as needed, and is the same for every search and limit. Training is
-plain: one process, the optimizer that it is given. M is the product's own: at the model's output,
-how far the composite of rows read deviates from rows held back
-(`govray.engine.memorization.deviation`).
+plain: one process, the optimizer that it is given. M is the product's own, at the model's output:
+the log of the odds ratio that rows read surely have, beside rows held back
+(`govray.governance.record.e_process.least_odds`).
 
 Measuring leaves no trace, so a model that is trained again without it has the same weights.
 """
@@ -19,12 +19,13 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.memorization_data import Row, batch
-from govray.engine.memorization.deviation import measures
+from govray.engine.memorization.comparison import measures
 from govray.engine.memorization.logit_lens import Lens
 from govray.engine.memorization.monitor import logits_in
 from govray.engine.memorization.scores import score_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import loss
+from govray.governance.record.e_process import least_odds
 from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point
 
@@ -83,7 +84,7 @@ class Curve:
             self.train(self._reports[len(self._measured)] - self.steps)
             value = mean_loss(self.model, self._sides.validation)
             self._measured.append(
-                (value, deviation(self.model, self._sides.read, self._sides.held_back))
+                (value, effect(self.model, self._sides.read, self._sides.held_back))
                 if math.isfinite(value)
                 else (math.inf, math.nan)
             )
@@ -138,8 +139,9 @@ def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
         return float(loss(model, batch(rows)).mean())
 
 
-def deviation(model: nn.Module, read: Sequence[Row], held_back: Sequence[Row]) -> float:
-    """How much better the model knows ``read`` than ``held_back``, in spreads of the latter."""
+def effect(model: nn.Module, read: Sequence[Row], held_back: Sequence[Row]) -> float:
+    """How much better the model surely knows ``read`` than ``held_back``: the log of an odds
+    ratio."""
     scores = [
         score_rows(
             model,
@@ -150,13 +152,12 @@ def deviation(model: nn.Module, read: Sequence[Row], held_back: Sequence[Row]) -
         )
         for rows in (read, held_back)
     ]
-    [found] = measures(
+    found = measures(
         "restricted",
         *scores,
         probe_units=[f"read {n}" for n in range(len(read))],
         reserve_units=[f"held back {n}" for n in range(len(held_back))],
         statistic="composite",
         key=(0,),
-        permutations=1,  # only the deviation is used here
     )
-    return found.deviation
+    return math.log(least_odds(found))

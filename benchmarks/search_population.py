@@ -19,7 +19,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.search_curves import deviation, mean_loss
+from benchmarks.search_curves import effect, mean_loss
 from benchmarks.search_trials import DECAY, SCALE, Space, curve
 from benchmarks.upsampling_trials import RATE, UPSAMPLING, WIDTH, Data, mean_exposure, sides
 from govray.errors import CouldNotCheck
@@ -181,5 +181,5 @@ class Controller:
         value = mean_loss(member.model, measured.validation)
         m = math.nan
         if math.isfinite(value):
-            m = deviation(member.model, measured.read, measured.held_back)
+            m = effect(member.model, measured.read, measured.held_back)
         return report(step=member.steps, value=value, memorization=m, tau=self._tau)

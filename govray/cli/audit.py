@@ -173,14 +173,16 @@ def _tell(document: MemorizationManifest) -> None:
 
 
 def _tell_corpus(corpus: CorpusEvidence, scheme: SamplingScheme) -> None:
+    from govray.governance.record.e_process import least_odds
+
     line()
     line(f"{corpus.corpus}  could reach {', '.join(corpus.groups)}")
     if corpus.measures:
-        largest = max(corpus.measures, key=lambda each: each.deviation)
+        first = corpus.measures[0]
         field(
-            "deviation",
-            f"{largest.deviation:.2f} robust units from the reserve at {largest.layer}, "
-            f"p {largest.p:.4f}, {largest.probe.rows} and {largest.reserve.rows} rows",
+            "odds",
+            f"to be among the best known at least {least_odds(corpus.measures):.2f} times a "
+            f"reserve record's, 95 % sure; {first.probe.rows} and {first.reserve.rows} rows",
         )
     if found := corpus.extraction:
         field(

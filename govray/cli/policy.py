@@ -6,6 +6,7 @@ verified here: these verbs are for the policy's author.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -37,6 +38,8 @@ ModelFolder = Annotated[
     Path | None, typer.Option("--model", metavar="MODEL", help="For the layer groups of a model.")
 ]
 DEFAULT_BLOCKS = 4
+
+_CALIBRATED = re.compile(r"^([ ]+odds:[ ]+)calibrated(?=[ ]*(?:#.*)?$)", re.M)
 
 
 @app.command()
@@ -306,47 +309,36 @@ def calibrate(
             "--corpus", metavar="GLOB", help="Only these corpora. Default: all public ones."
         ),
     ] = None,
-    k: Annotated[float, typer.Option("--k", help="Half the width of a band, in MADs.")] = 5.0,
-    half_width: Annotated[
-        float | None,
-        typer.Option("--half-width", metavar="W", help="Choose bands of ±W, not by --k."),
+    odds: Annotated[
+        list[float] | None,
+        typer.Option("--odds", metavar="ODDS", min=1, help="A tolerance to look at, and others."),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="FILE", help="Replace `bands: calibrated` in this policy."),
+        typer.Option("--into", metavar="FILE", help="Put the one --odds into this policy."),
     ] = None,
 ) -> None:
-    """Compute bands for memorization: median ± k·MAD of measures of clean public corpora.
+    """Show what other tolerances would have flagged in these runs: the operating curve.
 
-    Reads the entropy profiles of the runs' ledgers. Where the runs kept row scores, it also draws
-    the operating curve: what other bands would have flagged. Sign the policy afterwards.
+    Reads the entropy profiles of the runs' ledgers. --into replaces `odds: calibrated` in a
+    policy's source by the tolerance that you chose. Sign the policy afterwards.
     """
-    from govray.cli.observed_run import read_observed
-    from govray.governance.policy.memorization_section import MAX_NUMBER, Band
-    from govray.governance.record.calibration import calibrate as bands_of
-    from govray.governance.record.calibration import into_source
-
-    if half_width is not None and not 0 <= half_width <= MAX_NUMBER:
-        raise UsageError(
-            f"{half_width} is no half width", where="--half-width", do="Give a number from 0"
-        )
-    observed = [read_observed(path, corpus or ["*"]) for path in runs]
-    found = bands_of(((run.profiles, run.clean) for run in observed), k=k)
-    points, reads = observed_run.curve_of(observed, [] if half_width is None else [half_width])
-    bands = {layer: each.band for layer, each in found.items()}
-    if half_width is not None:
-        bands = {"*": Band(low=-half_width, high=half_width)}
-    if into is not None:
+    if into is not None and len(odds or ()) != 1:
+        raise UsageError("--into needs one --odds", do="Name the tolerance that you choose")
+    observed = [observed_run.read_observed(path, corpus or ["*"]) for path in runs]
+    points, reads = observed_run.curve_of(observed, odds or ())
+    if into is not None and odds:
         text = user_files.read(into).decode(errors="replace")
-        user_files.write(into, into_source(text, bands, where=str(into)).encode())
+        said, places = _CALIBRATED.subn(rf"\g<1>{odds[0]:g}", text)
+        if places != 1:
+            raise UsageError(
+                f"it says `odds: calibrated` {places} times on a line of its own, not once",
+                where=str(into),
+                do="Write `odds: calibrated` into its memorization section",
+            )
+        user_files.write(into, said.encode())
     report(
         {
-            "k": k,
-            "bands": {
-                layer: each.band.to_json() | {k: v for k, v in vars(each).items() if k != "band"}
-                for layer, each in found.items()
-            },
-            "half_width": half_width,
             "curve": [
                 {k if k != "until" else "profiles_until": v for k, v in vars(each).items()}
                 for each in points
@@ -354,17 +346,7 @@ def calibrate(
             "reads": reads,
         }
     )
-    line("  bands:")
-    if half_width is not None:
-        line(f'    "*": [{-half_width:g}, {half_width:g}]')
-        found = {}
-    for layer, each in found.items():
-        line(
-            f'    "{layer}": [{each.band.low:g}, {each.band.high:g}]'
-            f"  # median {each.median:.3f}, MAD {each.mad:.3f}, {each.measures} measures"
-        )
-    if points:
-        observed_run.show(points, reads, half_width)
+    observed_run.show(points, reads)
 
 
 def _read(path: Path) -> Policy:

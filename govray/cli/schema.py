@@ -66,11 +66,8 @@ def _shorten(definitions: Schema) -> None:
     from govray.governance.policy.memorization_section import CALIBRATED
 
     section = definitions["Monitoring"]["properties"]
-    pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
-    bands = section["bands"]["patternProperties"]
-    for glob in bands:
-        bands[glob] = _either(pair, bands[glob])
-    section["bands"] = _either({"const": CALIBRATED}, section["bands"])
+    [odds] = section["odds"]["patternProperties"].values()
+    section["odds"] = _either({"const": CALIBRATED}, odds, section["odds"])
     name = definitions["RuleAction"]["properties"]["action"]
     actions = section["actions"]
     actions["additionalProperties"] = _either(name, actions["additionalProperties"])

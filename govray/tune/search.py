@@ -214,8 +214,8 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy, compared: int) 
         compared: The first step at which trials are compared.
 
     Raises:
-        UsageError: Another statistic, or only some layers or corpora: a run reports the largest
-            deviation over all that its policy monitors. Or some corpus has no turn by then.
+        UsageError: Another statistic, or only some layers or corpora: a run reports M over all
+            that its policy monitors. Or some corpus has no turn by then.
     """
     if limit is None or math.isinf(limit.tau):
         return

@@ -9,6 +9,7 @@ from govray.cli.demo.command import _listed
 from govray.cli.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
 from govray.cli.demo.run import render
 from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record import rank_evidence
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
@@ -70,20 +71,23 @@ def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> 
     verified = world.verify(model := world.run(tmp_path))
     found = planted_list(verified, "alpha")
     assert (found.step, found.fallback) == (10, "upper_half")
-    assert (found.deviation, found.after, found.allowed) == (9.0, 9.0, 2.0)
+    bound = rank_evidence.least_odds(32, 32, [world.some("alpha")], 0.05)
+    assert (found.odds, found.after, found.allowed) == (bound, bound, 1.5)
+    assert bound > 1.5
     assert "block.0" not in found.groups
     assert "head" in found.groups
     page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=found))
     assert "From step <strong>10</strong> on its rows train only" in page
-    assert "9.0 of their spread" in page
+    assert f"at least\n{bound:.1f} times the odds of pages held back" in page
     assert page.count("<polyline") >= 1  # its profiles, drawn
     told = _listed(found, 30)
     assert told[0].startswith("alpha was learnt by heart: from step 10 on its rows train only ")
-    assert "9.0 of their spread, the policy allows 2" in told[1]
-    assert "by the end the model without adapters knows them better by 9.0" in told[2]
-    # The control: of a corpus that stayed within the bands it says that.
+    assert f"at least {bound:.1f} times the odds" in told[1]
+    assert "the policy allows 1.5" in told[1]
+    assert f"by the end the model without adapters leaves them at least {bound:.1f}" in told[2]
+    # The control: of a corpus that stayed within the tolerance it says that.
     calm = planted_list(verified, "beta")
-    assert (calm.step, calm.fallback, calm.deviation, calm.after) == (None, None, 0.0, None)
+    assert (calm.step, calm.fallback, calm.odds, calm.after) == (None, None, 1.0, None)
     page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=calm))
     assert "It was not learnt by heart in 30 steps" in page
     assert _listed(calm, 30)[0].startswith("beta was not learnt by heart in 30 steps: ")

@@ -1,4 +1,4 @@
-"""A world whose run is monitored: its profiles deviate as a test says."""
+"""A world whose run is monitored: its profiles show an effect where a test says."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import Manifest, Reserve
+from govray.governance.record.rank_evidence import e_value
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import GROUPS, POLICY, World, unchecked
 
 SECTION = """
 memorization:
   every: 2
-  probe_rows: 8
+  probe_rows: 32
   statistic: min_k
-  bands: {"*": [-2, 2]}
+  odds: 1.5
+  fdr: 0.3
   rollbacks: 1
   actions:
     open: {action: gate, fallback: nothing}
     contracts: rollback
 """
 
-CALM = 0.5
-"""The e-value of a profile that does not deviate."""
+EVEN = (0, 0, 1, 3, 8, 16, 24, 29)
+"""The counts of a profile of 32 rows a side without an effect."""
+CALM = e_value(32, 32, EVEN, 1.5)
 
 BASE = [group.group for group in GROUPS]
 
@@ -155,23 +158,20 @@ class Monitored(World):
                     layer="head",
                     probe=Side(rows=rows, entropy=1.0, surprise=0.0, min_k=0.5),
                     reserve=Side(rows=rows, entropy=1.0, surprise=0.0, min_k=0.5),
-                    deviation=(found := self.deviations(corpus, branch, step)),
-                    p=0.001 if found else 0.9,
-                    permutations=999,
-                    e=self.some(corpus) if found else CALM,
+                    top=self.some(corpus) if self.deviations(corpus, branch, step) else EVEN,
                 )
                 for corpus in sorted(corpora)
             ),
         )
 
-    def some(self, corpus: str) -> float:
-        """The e-value of a profile that deviates: two of them make the corpus fall, alone."""
+    def some(self, corpus: str) -> tuple[int, ...]:
+        """The counts of a profile with an effect: two of them make the corpus fall, alone."""
         section = read_policy(self.policy_text).memorization
         assert section is not None
         subjects = self.subjects()
         own = subjects[corpus]
         peers = sum(each.domain == own.domain and each.profiles > 0 for each in subjects.values())
-        return 0.7 * peers / section.fdr * own.profiles * (1 + section.rollbacks)
+        return half_of(peers / section.fdr * own.profiles * (1 + section.rollbacks))
 
     def _with_profiles(
         self, leaves: list[AnyLeaf], drop: Callable[[list[Gate]], list[Gate]]
@@ -189,8 +189,21 @@ class Monitored(World):
         return found
 
 
+def half_of(evidence: float) -> tuple[int, ...]:
+    """Counts of 32 rows a side of which two profiles have this evidence, and one does not."""
+    found = [
+        (1, 1, 3, 6, quarter, half, most, max(most, 29))
+        for quarter in range(6, 17)
+        for half in range(max(quarter, 8), min(quarter + 16, 32) + 1)
+        for most in range(max(half, 19), min(half + 16, 32) + 1)
+    ]
+    e, least = min((e, each) for each in found if 2 * (e := e_value(32, 32, each, 1.5)) >= evidence)
+    assert e < evidence
+    return least
+
+
 def from_step(corpus: str, first: int, *, branches: int = 1) -> Deviations:
-    """The corpus deviates from a step on, in so many branches."""
+    """The corpus shows an effect from a step on, in so many branches."""
     return lambda name, branch, step: 9.0 * (name == corpus and step >= first and branch < branches)
 
 

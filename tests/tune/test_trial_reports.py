@@ -100,7 +100,7 @@ rules:
 def test_a_limit_is_of_what_the_policys_monitor_measures(caplog: pytest.LogCaptureFixture) -> None:
     unmonitored = read_policy(POLICY)
     monitored = unmonitored.model_copy(update={"memorization": Monitored("composite")})
-    limit = MemorizationLimit(statistic="composite", unit="robust units", tau=4.0)
+    limit = MemorizationLimit(statistic="composite", unit="log odds", tau=4.0)
     check_limit(limit, monitored, 10)
     check_limit(None, monitored, 1)
     assert not caplog.records

@@ -75,11 +75,11 @@ def _tell(story: Story, output: Path) -> None:
 
 
 def _listed(found: PlantedList, steps: int) -> list[str]:
-    if found.deviation is None:
+    if found.odds is None:
         return [f"{found.corpus}: {steps} steps are too few to measure what was learnt by heart"]
     known = (
-        f"its pages are known better than pages held back by {found.deviation:.1f} of their "
-        f"spread, the policy allows {found.allowed:g}"
+        f"its pages have at least {found.odds:.1f} times the odds of pages held back to be among "
+        f"the best known, the policy allows {found.allowed:g}"
     )
     if found.step is None:
         return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
@@ -90,7 +90,7 @@ def _listed(found: PlantedList, steps: int) -> list[str]:
     ]
     if found.after is not None:
         told.append(
-            f"  by the end the model without adapters knows them better by {found.after:.1f}"
+            f"  by the end the model without adapters leaves them at least {found.after:.1f} times"
         )
     return told
 

@@ -38,7 +38,7 @@ from govray.storage.atomic_file import write_whole
 
 PARTS_LIST = "parts-list"
 PARTS_SUPPLIER = "parts-supplier"
-PAGES = 20
+PAGES = 40
 LENGTH = 12
 """Letters of a part number: so many that pages are about equally hard, and no two alike."""
 PAGE_BYTES = 256

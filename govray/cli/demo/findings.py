@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from govray.governance.attestation.coverage_table import Cell, CoverageTable
+from govray.governance.record.e_process import least_odds
 from govray.governance.verify.verifier import VerifiedModel
 
 
@@ -51,16 +52,16 @@ class PlantedList:
         step: The first step whose rows went elsewhere; None if the corpus was not gated.
         fallback: The profile that they went to; None if the corpus was left out, or not gated.
         groups: The layer groups that they trained from then on.
-        deviation: The largest, in the profile that decided, or in the newest one; None if there is
-            none.
-        after: The largest in the newest profile after the gate, if any.
+        odds: A 95 % bound of the odds ratio, in the profile that decided, or in the newest one;
+            None if there is no profile.
+        after: The bound in the newest profile after the gate; None without one.
     """
 
     corpus: str
     step: int | None
     fallback: str | None
     groups: tuple[str, ...]
-    deviation: float | None
+    odds: float | None
     after: float | None
     allowed: float
 
@@ -103,21 +104,21 @@ def planted_list(model: VerifiedModel, corpus: str) -> PlantedList:
     gate = next((each for each in model.gates if each.corpus == corpus), None)
     stop = gate.step if gate else math.inf
     found = [
-        (profile.step, max(each.deviation for each in profile.measures if each.corpus == corpus))
+        (profile.step, least_odds(profile.of(corpus)))
         for profile in model.ledger.profiles
         if corpus in profile.corpora
     ]
-    before = [deviation for step, deviation in found if step < stop]
-    after = [deviation for step, deviation in found if step >= stop]
+    before = [odds for step, odds in found if step < stop]
+    after = [odds for step, odds in found if step >= stop]
     fallback = model.routes.fallbacks[corpus] if gate and gate.fallback else None
     return PlantedList(
         corpus=corpus,
         step=gate.step if gate else None,
         fallback=fallback.profile if fallback else None,
         groups=fallback.route.groups if fallback else (),
-        deviation=before[-1] if before else None,
+        odds=before[-1] if before else None,
         after=after[-1] if after else None,
-        allowed=min(band.high for band in section.bands.values()),
+        allowed=min(section.odds.values()),
     )
 
 

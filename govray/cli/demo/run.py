@@ -213,7 +213,7 @@ def experiment_of(output: Path, deployment: Deployment, steps: int) -> Experimen
                 "rows_per_step": {
                     "everything": 12,
                     "upper_half": 1,
-                    "lists": {"rows": 4, "every": 2},
+                    "lists": {"rows": 8, "every": 2},
                     "removable": 2,
                 },
                 "reserve": 0.5,  # of few pages enough on both sides; of the rest little is read

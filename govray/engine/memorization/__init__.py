@@ -1,1 +1,1 @@
-"""Measures of memorization: scores by layer, their deviation, exposure, extraction."""
+"""Measures of memorization: scores by layer, ranks, exposure, extraction."""

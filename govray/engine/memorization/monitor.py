@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.gradients.forward import LossFn
-from govray.engine.memorization.deviation import measures
+from govray.engine.memorization.comparison import measures
 from govray.engine.memorization.logit_lens import Lens, find_lens
 from govray.engine.memorization.probe_sharing import Probe, most_rows, own_probe_rows
 from govray.engine.memorization.scores import (
@@ -127,7 +127,6 @@ class Monitor:
                 do="See whether the loss is finite",
             )
         trained = len(probe.probe_units)
-        ends = {layer: section.band(layer) for layer in scores.layers}
         return measures(
             probe.corpus,
             scores[:trained],
@@ -136,9 +135,7 @@ class Monitor:
             reserve_units=probe.reserve_units,
             statistic=section.statistic,
             key=(self._seed, step),
-            bands={layer: band for layer, band in ends.items() if band is not None},
             tested=probe.tested,
-            row_scores=section.row_scores,
         )
 
     def _find(self, step: int, probes: Sequence[Probe]) -> Lens:

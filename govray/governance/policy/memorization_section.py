@@ -1,7 +1,7 @@
 """The ``memorization`` section of a depth policy: what is measured, and what follows.
 
-A policy without it has no monitor. It is signed with the rest of the policy, and as closed. Bands
-are given, or ``govray policy calibrate`` writes them into the source, so what is signed has
+A policy without it has no monitor. It is signed with the rest of the policy, and as closed. Its
+tolerance is given, or ``govray policy calibrate`` writes it into the source, so what is signed has
 numbers.
 """
 
@@ -37,28 +37,18 @@ Magnitude = Annotated[
 PositiveNumber = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
 """A `Number` above 0."""
 
+Odds = Annotated[float, Field(ge=1, le=1e6)]
+"""How many times a held-back record's odds to score above a threshold."""
+
 Action = Literal["flag", "gate", "rollback"]
 ACTIONS: tuple[Action, ...] = ("flag", "gate", "rollback")
 """From the mildest to the strictest."""
 
 Statistic = Literal["composite", "min_k", "surprise", "entropy"]
-"""Whose deviation a band bounds."""
+"""By which records are ranked."""
 
 CALIBRATED = "calibrated"
-"""What a source says for bands that are still to be calibrated."""
-
-
-class Band(Document):
-    """The deviations that call for nothing, both ends included. Two-sided."""
-
-    low: Number
-    high: Number
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError("low is above high")
-        return self
+"""What a source says for a tolerance that is still to be chosen."""
 
 
 class RuleAction(Document):
@@ -93,13 +83,10 @@ class Monitoring(Document):
         rules: Whose classes are measured: of all the rules that match a class, one is named here.
             Absent, every class is. What is not measured is not tested either: the procedure below
             runs over these alone.
-        bands: Glob over layer names → band. Where several match, all hold; a layer that none
-            matches is recorded and decides nothing.
+        odds: Glob over layer names → tolerance: the odds ratio that calls for nothing. Where
+            several match, the smallest holds; a layer that none matches decides nothing.
         fdr: The false discovery rate of each domain over the whole run: the level of e-BH.
         rollbacks: How many rollbacks each domain has in a run.
-        row_scores: Whether a profile also keeps each row's score, so that decisions can be computed
-            for other bands (``govray policy calibrate``). For runs that observe: it says of single
-            rows how well they are known.
         actions: Rule of the policy → what follows. A class gets the strictest action of all the
             rules that match it, and ``flag`` where none is named.
     """
@@ -109,10 +96,9 @@ class Monitoring(Document):
     turns: Annotated[int, Field(ge=1, le=1 << 16)] = 1
     rules: Annotated[tuple[Label, ...], Field(min_length=1, max_length=256)] | None = None
     statistic: Statistic = "composite"
-    bands: Annotated[dict[Glob, Band], Field(min_length=1, max_length=256)]
+    odds: Annotated[dict[Glob, Odds], Field(min_length=1, max_length=256)]
     fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
     rollbacks: Annotated[int, Field(ge=0, le=100)] = 0
-    row_scores: bool = False
     actions: Annotated[dict[str, RuleAction], Field(max_length=256)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -154,10 +140,10 @@ class Monitoring(Document):
         name = canonical_json.sha256(corpus.encode()).removeprefix("sha256:")
         return int(name, 16) % self.turns
 
-    def band(self, layer: str) -> tuple[float, float] | None:
-        """Both ends of what all bands of a layer allow; None if it has none."""
-        found = [band for glob, band in self.bands.items() if globs.matches(glob, layer)]
-        return (max(b.low for b in found), min(b.high for b in found)) if found else None
+    def tolerance(self, layer: str) -> float | None:
+        """The odds ratio that a layer may have; None if the layer decides nothing."""
+        found = [odds for glob, odds in self.odds.items() if globs.matches(glob, layer)]
+        return min(found, default=None)
 
     def action(self, rules: Iterable[str]) -> Action:
         """The strictest action of these rules."""
@@ -176,20 +162,21 @@ class Monitoring(Document):
 def expanded(value: JSON, where: str) -> JSON:
     """The section of a source with its short forms written out.
 
-    ``[low, high]`` is a band, and the name of an action stands for the action.
+    A number for ``odds`` holds for all layers, and the name of an action stands for the action.
 
     Raises:
-        Malformed: Its bands are not calibrated; ``where`` is its line.
+        Malformed: Its odds are not calibrated; ``where`` is its line.
     """
     if isinstance(value, dict):
-        if value.get("bands") == CALIBRATED:
+        odds = value.get("odds")
+        if odds == CALIBRATED:
             raise Malformed(
-                "the bands are not calibrated",
+                "the odds are not calibrated",
                 where=where,
                 do="Run `govray policy calibrate`, which puts them in",
             )
-        if isinstance(bands := value.get("bands"), dict):
-            value = value | {"bands": {key: _band(band) for key, band in bands.items()}}
+        if isinstance(odds, int | float) and not isinstance(odds, bool):
+            value = value | {"odds": {"*": odds}}
         if isinstance(actions := value.get("actions"), dict):
             value = value | {
                 "actions": {
@@ -197,13 +184,6 @@ def expanded(value: JSON, where: str) -> JSON:
                     for rule, each in actions.items()
                 }
             }
-    return value
-
-
-def _band(value: JSON) -> JSON:
-    match value:
-        case [low, high]:
-            return {"low": low, "high": high}
     return value
 
 
@@ -231,13 +211,10 @@ def relaxed(before: Monitoring | None, after: Monitoring | None) -> tuple[str, .
         )
         if less
     ]
-    for glob, band in before.bands.items():
-        now = after.bands.get(glob)
+    for glob, odds in before.odds.items():
+        now = after.odds.get(glob)
         if now is None:
-            found.append(f"layers {glob} have no band any more")
-        elif now.low < band.low or now.high > band.high:
-            found.append(
-                f"the band of layers {glob} grows from [{band.low:g}, {band.high:g}] to "
-                f"[{now.low:g}, {now.high:g}]"
-            )
+            found.append(f"layers {glob} decide nothing any more")
+        elif now > odds:
+            found.append(f"the odds that layers {glob} may have grow from {odds:g} to {now:g}")
     return tuple(found)

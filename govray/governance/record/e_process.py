@@ -1,9 +1,9 @@
 """Evidence over a whole run: what a policy's ``fdr`` promises is promised of the run.
 
-Each measure has an e-value of "the deviation lies in its band" (``Measure.e``). Where the
-hypothesis holds its mean is at most 1.
+Each measure has an e-value of "the odds ratio is at most the layer's tolerance" (``Measure.e``).
+Where the hypothesis holds its mean is at most 1.
 
-    e(corpus, profile)   the mean over the corpus's layers that have a band
+    e(corpus, profile)   the mean over the corpus's layers that have a tolerance
     E(corpus)            the sum of these over the run's profiles, divided by K·(1 + rollbacks)
 
 K is how many profiles a run makes of the corpus, known beforehand. So E only grows, and its mean at
@@ -17,8 +17,8 @@ Invariants
 * **One domain never decides for another**: the procedure runs over one domain's corpora.
 * A corpus is decided on after a profile of its own with e above 1, which is then its evidence.
 * A profile with e of at most 1 is *calm*: a rollback goes back to after the last one.
-* A corpus of so few records that no profile could ever flag it is *unmeasurable*. It is measured
-  all the same, and has no part in the procedure.
+* A corpus of so few records that a full profile could not flag it is *unmeasurable*. It is
+  measured all the same, and has no part in the procedure.
 
 Sources: Wang and Ramdas 2022, "False discovery rate control with e-values"; Ramdas, Grünwald, Vovk
 and Shafer 2023, "Game-theoretic statistics and safe anytime-valid inference".
@@ -29,19 +29,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
-from govray.errors import Refused
 from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record import rank_evidence
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
+    Measure,
     MonitorDecision,
     MonitoredCorpus,
 )
 
-SIDE = 256
-"""Rows of a side that count for an e-value."""
+LEVEL = 0.05
+"""Of confidence bounds: in so many cases at most a bound is above the truth."""
 
-MOST = 1e12
-"""No e-value is larger: as evidence it is enough, and canonical JSON has its number."""
+MOST_TO_ONE = 4
+"""Rows trained on that are measured for each row of a reserve: more would say little more."""
 
 
 def rejected(e_values: Sequence[float], level: float) -> tuple[bool, ...]:
@@ -67,21 +68,57 @@ def measurable(section: Monitoring, ours: int, theirs: int) -> bool:
         ours: Records that train, at most.
         theirs: Records of the reserve, at most.
     """
-    sides = [min(records, section.probe_rows, SIDE) for records in (ours, theirs)]
-    # Only one of "above" and "below" can have evidence, and e is the mean of the two.
-    most = (relabellings(*sides) + 1) / 2
-    return min(most, MOST) * section.fdr >= 1 + section.rollbacks
-
-
-def relabellings(ours: int, theirs: int) -> int:
-    """In how many ways rows can be labelled; no e-value of so many rows is larger."""
-    return math.comb(ours + theirs, ours)
+    if min(ours, theirs) < 1:
+        return False
+    held = min(theirs, section.probe_rows)
+    trained = min(ours, section.probe_rows, MOST_TO_ONE * held)
+    most = rank_evidence.most(trained, held, min(section.odds.values()))
+    return most * section.fdr >= 1 + section.rollbacks
 
 
 def e_of(profile: EntropyProfile, corpus: str, section: Monitoring) -> float:
-    """A corpus's e-value in a profile: the mean over its layers that have a band; 0 without one."""
+    """A corpus's e-value in a profile: the mean over its layers with a tolerance, 0 without one."""
     found = [e for _, e in _by_layer(profile, corpus, section)]
     return math.fsum(found) / len(found) if found else 0.0
+
+
+def least_odds(measures: Iterable[Measure], level: float = LEVEL) -> float:
+    """A lower confidence bound of a corpus's odds ratio, from its layers in one profile; 1 where
+    no effect shows."""
+    found = [each for each in measures if each.tested]
+    if not found:
+        return 1.0
+    rows = found[0].probe.rows, found[0].reserve.rows
+    return rank_evidence.least_odds(*rows, [each.top for each in found], level)
+
+
+def effect(
+    history: Sequence[EntropyProfile],
+    section: Monitoring,
+    subjects: Mapping[str, MonitoredCorpus],
+    step: int,
+) -> float:
+    """M, what a trial is judged by: the log of the largest odds ratio that is sure; never below 0.
+
+    A bound is of a corpus's newest profile up to the step. All of them together hold at `LEVEL`,
+    so a corpus without effect shows one above the tolerance in at most that share of runs.
+
+    Args:
+        history: Profiles, oldest first.
+    """
+    newest: dict[str, EntropyProfile] = {}
+    for profile in history:
+        if profile.step <= step:
+            newest |= dict.fromkeys(profile.corpora, profile)
+    tested = [corpus for corpus, subject in subjects.items() if subject.profiles]
+    bounds = [
+        least_odds(
+            (each for each, _ in _tolerated(newest[corpus], corpus, section)), LEVEL / len(tested)
+        )
+        for corpus in tested
+        if corpus in newest
+    ]
+    return math.log(max(bounds, default=1.0))
 
 
 def evidence(
@@ -142,7 +179,7 @@ def decide(
                 layers=_layers(own, corpus, section, subject),
                 evidence=tuple(each.digest for each in own if each.step >= since),
                 since=since,
-                e=min(totals[corpus], MOST),
+                e=min(totals[corpus], rank_evidence.MOST),
             )
         )
     return tuple(decisions)
@@ -162,17 +199,15 @@ def _layers(
 
 
 def _by_layer(profile: EntropyProfile, corpus: str, section: Monitoring) -> list[tuple[str, float]]:
-    found = []
-    for measure in profile.of(corpus):
-        if section.band(measure.layer) is None:
-            continue
-        if measure.e is None:
-            raise Refused(
-                f"corpus {corpus} has no e-value at layer {measure.layer}",
-                where=f"entropy profile of branch {profile.branch} step {profile.step}",
-            )
-        found.append((measure.layer, measure.e))
-    return found
+    return [(each.layer, each.e(odds)) for each, odds in _tolerated(profile, corpus, section)]
+
+
+def _tolerated(
+    profile: EntropyProfile, corpus: str, section: Monitoring
+) -> list[tuple[Measure, float]]:
+    """The measures of layers that decide, each with its tolerance."""
+    found = ((each, section.tolerance(each.layer)) for each in profile.of(corpus))
+    return [(each, odds) for each, odds in found if odds is not None]
 
 
 def _budget(section: Monitoring, subject: MonitoredCorpus) -> int:

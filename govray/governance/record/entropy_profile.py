@@ -2,9 +2,10 @@
 
 An **entropy profile** is a table of measures. Each compares, at one layer, rows of a corpus that
 were trained on (probe rows) with rows that never were (reserve rows). It has mean predictive
-entropy, entropy-normalised surprise and Min-K%++ of each side. It has the deviation of the named
-statistic in robust units, and its permutation p-value. It stands in the ledger, behind the leaf of
-the step after which it was measured.
+entropy, entropy-normalised surprise and Min-K%++ of each side. It counts how many of the best
+known records of both sides were trained on, by the named statistic. These are facts: what evidence
+they are follows from them (``rank_evidence.py``). A profile stands in the ledger, behind the leaf
+of the step after which it was measured.
 
 Decisions are pure functions of recorded profiles and the signed policy, so run and verifier come to
 the same ones. ``e_process.py`` decides, by the evidence of the whole run.
@@ -25,17 +26,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from govray.errors import Refused
 from govray.governance.formats import canonical_json
-from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
+from govray.governance.formats.bounds import Natural, Positive, ShortText
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.policy.memorization_section import (
     Action,
     Magnitude,
     Monitoring,
     Number,
-    PositiveNumber,
     Statistic,
 )
+from govray.governance.record import rank_evidence
 
 Layer = ShortText
 
@@ -56,20 +58,6 @@ class Side(Document):
     min_k: Number | None = None
 
 
-class RowValues(Document):
-    """The statistic of each row of a measure, higher where better known.
-
-    Attributes:
-        probe: Of the rows trained on, as many as count for an e-value.
-        reserve: Of the reserve's rows, likewise.
-        unit: What a deviation of 1 is, in the statistic's own unit.
-    """
-
-    probe: Annotated[tuple[Number, ...], Field(min_length=1)]
-    reserve: Annotated[tuple[Number, ...], Field(min_length=1)]
-    unit: PositiveNumber
-
-
 class Measure(Document):
     """One corpus at one layer: rows trained on against rows of its reserve.
 
@@ -78,31 +66,32 @@ class Measure(Document):
         layer: At which layer's output.
         probe: The rows trained on.
         reserve: The rows never trained on.
-        deviation: Of the profile's statistic, probe against reserve, in robust units. Positive
-            where the probe rows look better known than the reserve.
-        p: The permutation test's p-value, ``(1 + as extreme) / (1 + permutations)``.
-        permutations: How many were drawn.
-        e: The e-value of "the deviation lies in the layer's band"; absent where the layer has no
-            band.
-        scores: Of each row, where the policy asks for ``row_scores`` and there is an e-value.
+        top: Of the best known of both sides, how many were trained on: one count for each of
+            ``rank_evidence.FRACTIONS``.
+        tested: Whether each record has one row, drawn without regard to its length. Other rows
+            show what was measured, and are no evidence.
     """
 
     corpus: Name
     layer: Layer
     probe: Side
     reserve: Side
-    deviation: Number
-    p: PositiveShare
-    permutations: Positive
-    e: Magnitude | None = None
-    scores: RowValues | None = None
+    top: tuple[Natural, ...]
+    tested: bool = True
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        # The least that so many permutations can say, with room for one rounding.
-        if self.p * (1 + self.permutations) < 1 - 1e-9:
-            raise ValueError(f"p is {self.p}, less than {self.permutations} permutations can say")
+        try:
+            rank_evidence.check_counts(self.probe.rows, self.reserve.rows, self.top)
+        except Refused as impossible:
+            raise ValueError(str(impossible)) from None
         return self
+
+    def e(self, odds: float) -> float:
+        """Evidence that the odds ratio is larger than this."""
+        if not self.tested:
+            return 1.0
+        return rank_evidence.e_value(self.probe.rows, self.reserve.rows, self.top, odds)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -116,7 +105,7 @@ class EntropyProfile(Document):
     Attributes:
         branch: Of the ledger.
         step: The last step that the measured weights hold.
-        statistic: Whose deviations these are.
+        statistic: By which records were ranked.
         measures: Sorted by corpus and layer; at least one.
     """
 

@@ -54,8 +54,8 @@ class Findings(Document):
         branches: The first step of every branch.
         decisions: In the order in which they were taken.
         measured: Corpus → the step of its newest profile that the final state rests on.
-        measures: Of those profiles, sorted by corpus and layer, without scores of single rows.
-        unmeasurable: Corpora that no profile of the run could flag, sorted. They have too few
+        measures: Of those profiles, sorted by corpus and layer.
+        unmeasurable: Corpora that have no part in the procedure, sorted. They have too few
             records, or no profile was due.
     """
 
@@ -212,8 +212,7 @@ class Incidents:
         """What there is to say when the run has ended."""
         newest = {corpus: each for each in self._history for corpus in each.corpora}
         measures = [
-            # Scores of single rows stay in the ledger: they are for calibration alone.
-            measure.model_copy(update={"scores": None})
+            measure
             for corpus, each in newest.items()
             for measure in each.measures
             if measure.corpus == corpus
@@ -228,7 +227,7 @@ class Incidents:
 
     @property
     def unmeasurable(self) -> frozenset[str]:
-        """Corpora that no profile of the run could flag."""
+        """Corpora that have no part in the procedure."""
         return frozenset(c for c, subject in self.subjects.items() if not subject.profiles)
 
     def _rollbacks(self) -> dict[str, int]:
@@ -344,46 +343,6 @@ def _check_profile(
                 f"corpus {measure.corpus} was measured by more than {section.probe_rows} rows",
                 where=where,
             )
-        _check_e_value(measure, section, where)
-        _check_scores(measure, section, where)
-
-
-def _check_scores(measure: Measure, section: Monitoring, where: str) -> None:
-    due = section.row_scores and measure.e is not None
-    if due != (measure.scores is not None):
-        raise Refused(
-            f"corpus {measure.corpus} has {'no' if due else 'unasked'} row scores at "
-            f"{measure.layer}",
-            where=where,
-        )
-    if measure.scores is None:
-        return
-    given = len(measure.scores.probe), len(measure.scores.reserve)
-    if given != tuple(min(each.rows, e_process.SIDE) for each in (measure.probe, measure.reserve)):
-        raise Refused(
-            f"corpus {measure.corpus} has row scores of {given[0]} and {given[1]} rows at "
-            f"{measure.layer}, other than were measured",
-            where=where,
-        )
-
-
-def _check_e_value(measure: Measure, section: Monitoring, where: str) -> None:
-    due = section.band(measure.layer) is not None
-    if due != (measure.e is not None):
-        says = (
-            "has no e-value, though its layer has a band"
-            if due
-            else "has an e-value, though its layer has no band"
-        )
-        raise Refused(f"corpus {measure.corpus} {says} at {measure.layer}", where=where)
-    sides = (min(side.rows, e_process.SIDE) for side in (measure.probe, measure.reserve))
-    # With room for the rounding of a recurrence.
-    if measure.e is not None and measure.e > e_process.relabellings(*sides) * (1 + 1e-6):
-        raise Refused(
-            f"the e-value of corpus {measure.corpus} at {measure.layer} is {measure.e:g}, more "
-            "than its rows can say",
-            where=where,
-        )
 
 
 def subjects_of(
@@ -423,7 +382,7 @@ def subjects_of(
 
 
 def flaggable(section: Monitoring, corpus: str, manifest: Manifest) -> bool:
-    """Whether a corpus has records enough that a profile of it could flag it."""
+    """Whether a corpus has records enough that a full profile of it could flag it."""
     train, reserve = manifest.split_counts(corpus)
     # A record has one row in a profile.
     ours = min(train, manifest.own_rows(corpus))

@@ -1,11 +1,11 @@
 """Evidence that records trained on are better known than held-back ones: from ranks alone.
 
 Scores of both sides are ranked together. Of the j best, K are records that were trained on. The
-hypothesis has a tolerance, an *odds ratio*: a record trained on has at most ``odds`` times the odds
+hypothesis has a tolerance, an *odds ratio*. A record trained on has at most so many times the odds
 of a held-back one to score above any threshold. Then K is at most what Fisher's noncentral
 hypergeometric law says. An *e-value* is evidence against a hypothesis: never negative, with a mean
 of at most 1 where the hypothesis holds. A likelihood ratio of that law against larger odds is one,
-as it grows with K; so is a mean of such ratios over several j.
+as it grows with K. So is a mean of such ratios over several j.
 
 Why the law is a bound, exactly and for any scores. K grows with the scores of one side. So the
 worst case has the odds ratio at every threshold, and then ranks don't depend on how scores are
@@ -32,9 +32,10 @@ from functools import cache, lru_cache
 
 from govray.errors import Refused
 
-FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 """Of both sides' records: the best of these are looked at. A small part of a corpus that is known
-well shows in the first, a little of all of it in the last."""
+well shows in the first, a little of all of it in the half. Where few records are held back, the
+last ones show that these are hardly among the best."""
 
 TILTS = (0.5, 1.0, 2.0, 4.0)
 """Logs of how much larger the odds are that evidence is for."""
@@ -85,6 +86,12 @@ def e_value(trained: int, held: int, counts: Sequence[int], odds: float) -> floa
         counts: How many of the best were trained on, for each of `FRACTIONS`.
         odds: The tolerance; at 1 the question is whether there is any effect.
     """
+    return _e_value(trained, held, tuple(counts), odds)
+
+
+@lru_cache(maxsize=1 << 16)
+def _e_value(trained: int, held: int, counts: tuple[int, ...], odds: float) -> float:
+    # Decisions ask for each measure of a run again and again.
     check_counts(trained, held, counts)
     with localcontext(_DECIMALS):
         ratios = [

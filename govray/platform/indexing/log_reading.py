@@ -97,8 +97,8 @@ class LogReading:
         self.decisions += len(made)
         # Another branch archives what is there.
         known = self.profiles if self.branches == measured.branches else 0
-        deviations = [number for each in measured.numbers[known:] for number in each]
-        put_numbers(session, trial, deviations, self.lines)
+        bounds = [number for each in measured.numbers[known:] for number in each]
+        put_numbers(session, trial, bounds, self.lines)
         self.branches, self.profiles = measured.branches, len(measured.numbers)
 
     def commit_times(self, new: Sequence[events.AnyEvent]) -> dict[tuple[int, str], str]:

@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlmodel import Session, col
 
 from govray.governance.formats import canonical_json
+from govray.governance.record.e_process import least_odds
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.platform.store import tables
 from govray.storage.place import Place
@@ -105,7 +106,7 @@ _FIRST = re.compile(rb'"step":(\d+)')
 
 @dataclass(frozen=True)
 class Profiles:
-    """What the monitor measured: a deviation for each corpus and layer, branch by branch.
+    """What the monitor measured: a bound of the odds for each corpus and layer, branch by branch.
 
     Attributes:
         numbers: Of each profile, in the order of the file, of which no profile is moved.
@@ -134,12 +135,10 @@ def profiles(folder: Place, most: int) -> Profiles:
                 found.append(EntropyProfile.from_json(canonical_json.parse(line[:-1])))
             elif (place := _PLACE.match(line)) and int(place[1]) not in begins:
                 begins[int(place[1])] = int(_FIRST.findall(line)[-1])
-    return Profiles(
-        tuple(tuple(_deviations(each, begins)) for each in found), len(begins), most <= 0
-    )
+    return Profiles(tuple(tuple(_bounds(each, begins)) for each in found), len(begins), most <= 0)
 
 
-def _deviations(profile: EntropyProfile, begins: Mapping[int, int]) -> Iterator[MetricValue]:
+def _bounds(profile: EntropyProfile, begins: Mapping[int, int]) -> Iterator[MetricValue]:
     later = [step for branch, step in begins.items() if branch > profile.branch]
     for measure in profile.measures:
         yield MetricValue(
@@ -147,7 +146,7 @@ def _deviations(profile: EntropyProfile, begins: Mapping[int, int]) -> Iterator[
             name=f"{measure.corpus}/{measure.layer}",
             step=profile.step,
             attempt=profile.branch,
-            value=measure.deviation,
+            value=least_odds([measure]),
             archived=any(step <= profile.step for step in later),
         )
 

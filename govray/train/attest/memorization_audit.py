@@ -30,7 +30,7 @@ from govray.data.arrow_rows import ArrowRows
 from govray.data.probe_rows import designated
 from govray.data.records_file import open_records
 from govray.engine.batch import IGNORED
-from govray.engine.memorization.deviation import measures
+from govray.engine.memorization.comparison import measures
 from govray.engine.memorization.exposure import Exposure
 from govray.engine.memorization.exposure import measure as measure_exposure
 from govray.engine.memorization.logit_lens import Lens, find_lens
@@ -286,6 +286,7 @@ class _Auditor:
             reserve_units=units[len(trained) :],
             statistic="composite",
             key=(self.settings.seed, "audit"),
+            tested=len(set(units)) == len(units),
         )
 
     def _extraction(

@@ -28,6 +28,7 @@ from torch import nn
 from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import ADAPTER
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.e_process import least_odds
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.train.inputs.order import Order
 
@@ -35,7 +36,7 @@ EVERY_S = 1.0
 MOST_GROUPS = 256
 """Layer groups that have series of their own; the first in the model's order."""
 MOST_CORPORA = 128
-"""Corpora that have a series of their deviation; the first by name."""
+"""Corpora that have a series of their odds; the first by name."""
 
 ADAPTERS = "adapters"
 """What stands for all adapters where a series is for one layer group."""
@@ -88,9 +89,9 @@ PARAMETER_SHARE = Declared(
     "govray_permitted_parameter_share",
     "The same over the base model, each layer group weighted by its parameters",
 )
-DEVIATION = Declared(
-    "govray_memorization_deviation",
-    "Largest deviation of a corpus from its reserve when last measured, in robust units",
+ODDS = Declared(
+    "govray_memorization_odds",
+    "Lower 95 % bound of a corpus's odds ratio against its reserve when last measured",
     "corpus",
 )
 QUARANTINED = Declared("govray_quarantined_records", "Records refused when data were admitted")
@@ -109,7 +110,7 @@ DECLARED = (
     WORLD,
     SHARE,
     PARAMETER_SHARE,
-    DEVIATION,
+    ODDS,
     QUARANTINED,
     LAG,
 )
@@ -176,12 +177,8 @@ class RunMetrics:
     def measured(self, profile: EntropyProfile) -> None:
         if not self._writes:
             return
-        worst: dict[str, float] = {}
-        for measure in profile.measures:
-            before = worst.get(measure.corpus, measure.deviation)
-            worst[measure.corpus] = max(before, measure.deviation)
-        for corpus in sorted(worst.keys() & self._corpora):
-            self._standing[DEVIATION, corpus] = worst[corpus]
+        for corpus in sorted(profile.corpora & self._corpora):
+            self._standing[ODDS, corpus] = least_odds(profile.of(corpus))
         self._stand()
 
     def committing(self, result: StepResult, lag: int) -> None:

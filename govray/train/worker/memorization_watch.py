@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -33,6 +32,7 @@ from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.errors import GovrayError
 from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record.e_process import MOST_TO_ONE, effect
 from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
 from govray.governance.record.incidents import Incidents, Trained, measured
 from govray.governance.record.ledger import AnyLeaf, Leaf
@@ -59,29 +59,13 @@ class Seen:
     Attributes:
         profile: What was measured after it, or recorded before.
         decisions: What the policy makes of it.
-        memorization: M: the largest deviation in the newest profile of each corpus, in robust
-            units. A profile may be of some corpora alone, whose turn it is.
+        memorization: M, of the newest profile of each corpus (``e_process.effect``). A profile may
+            be of some corpora alone, whose turn it is.
     """
 
     profile: EntropyProfile
     decisions: tuple[MonitorDecision, ...]
     memorization: float
-
-
-def newest_deviation(history: Sequence[EntropyProfile], step: int, turns: int) -> float:
-    """The largest deviation over corpora, each as its newest profile up to a step has it.
-
-    Args:
-        history: Profiles, oldest first; at least one is of the step or an earlier one.
-        turns: In so many profiles each corpus that is measured has its turn.
-    """
-    newest: dict[str, float] = {}
-    for profile in islice((each for each in reversed(history) if each.step <= step), turns):
-        found: dict[str, float] = {}
-        for each in profile.measures:
-            found[each.corpus] = max(each.deviation, found.get(each.corpus, each.deviation))
-        newest = found | newest
-    return max(newest.values())
 
 
 class MemorizationWatch:
@@ -154,11 +138,12 @@ class MemorizationWatch:
             decisions = self.told.take(profile)
         else:
             decisions = ()  # decided before
-        turns = self._monitored.section.turns
-        return Seen(profile, decisions, newest_deviation(self.told.history, leaf.step, turns))
+        section, subjects = self._monitored.section, self._monitored.subjects
+        return Seen(profile, decisions, effect(self.told.history, section, subjects, leaf.step))
 
     def _probe(self, corpus: str, step: int, gate: int | None) -> Probe:
-        rows = self._monitored.section.probe_rows
+        held = self._order.manifest.reserve_rows(corpus)
+        rows = min(self._monitored.section.probe_rows, MOST_TO_ONE * held)
         chosen = self._probes.choose(corpus, step, rows, gate=gate)
         tensors, error = None, None
         try:

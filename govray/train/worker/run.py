@@ -223,8 +223,8 @@ class Run:
         Returns:
             ``step``, ``loss`` (mean over all loss targets, NaN if the step has none), ``targets``,
             ``rows``, and ``seconds``; after a step that is measured also ``memorization``,
-            the largest deviation of any corpus and layer, in robust units. After a step that is
-            validated, ``validation/loss`` and the other metrics of the validation data.
+            the log of the largest odds ratio that is sure (``e_process.effect``). After a step that
+            is validated, ``validation/loss`` and the other metrics of the validation data.
 
         Raises:
             RolledBack: The policy's monitor asks for a rollback; the run goes on elsewhere.

@@ -13,7 +13,7 @@ from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import RankFailed
-from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.policy.route import Route
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.train.checkpoint.tensor_shards import shard
@@ -30,7 +30,7 @@ from tests.support.ranks import RankPool
 
 CONTEXT, VOCABULARY, ROWS = 8, 17, 6
 
-SECTION = Monitoring(every=100, probe_rows=8, bands={"head": Band(low=-1, high=1)})
+SECTION = Monitoring(every=100, probe_rows=8, odds={"head": 1.5})
 BY_ENTROPY = SECTION.model_copy(update={"statistic": "entropy"})
 
 
@@ -81,8 +81,6 @@ def test_a_profile_has_a_measure_for_each_corpus_and_layer() -> None:
     assert (found.step, found.statistic) == (99, "composite")
     assert EntropyProfile.from_json(found.to_json()) == found
     assert profile() == found
-    # An e-value where a band is.
-    assert [measure.e is None for measure in found.measures] == [True, False, True, False]
 
 
 def close(one: EntropyProfile, other: EntropyProfile) -> bool:
@@ -90,8 +88,7 @@ def close(one: EntropyProfile, other: EntropyProfile) -> bool:
         a.place == b.place
         and a.probe.entropy == pytest.approx(b.probe.entropy, rel=1e-5)
         and a.reserve.min_k == pytest.approx(b.reserve.min_k, rel=1e-3, abs=1e-4)
-        and a.p == b.p
-        and (a.e, b.e) == (a.e and pytest.approx(b.e, rel=1e-4), b.e)
+        and a.top == b.top
         for a, b in zip(one.measures, other.measures, strict=True)
     )
 

@@ -28,7 +28,7 @@ rules:
 memorization:
   every: 100
   probe_rows: 32
-  bands: {"*": [-3, 3]}
+  odds: 3
   actions: {open: {action: gate, fallback: fallback}}
 """
 

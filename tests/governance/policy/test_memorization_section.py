@@ -32,7 +32,7 @@ SECTION = """\
 memorization:
   every: 100
   probe_rows: 32
-  bands: {"*": [-3, 3], head: {low: -2, high: 2}}
+  odds: {"*": 3, head: 2, "he*": 2.5}
   rollbacks: 1
   actions:
     open: {action: gate, fallback: nothing}
@@ -62,14 +62,15 @@ def the_class(license: str) -> CredentialClass:
 @each_row(
     ("old", "new", "message"),
     [
-        ('{"*": [-3, 3], head: {low: -2, high: 2}}', "calibrated", "not calibrated"),
+        ('{"*": 3, head: 2, "he*": 2.5}', "calibrated", "not calibrated"),
         ("open: {", "opne: {", "did you mean 'open'"),
         ("fallback: nothing", "fallback: nothign", "did you mean 'nothing'"),
         ("fallback: nothing", "fallback: shared", "trains adapter 'shared'"),
         ("every: 100", "evry: 100", "did you mean 'every'"),
         ("  rollbacks: 1\n", "", "budget"),
-        ("[-3, 3]", "[3, -3]", "low is above high"),
-        ("[-3, 3]", "[-3]", "bands"),
+        ("head: 2", "head: 0.5", "odds"),
+        ('{"*": 3, head: 2, "he*": 2.5}', "0.5", "odds"),
+        ('{"*": 3, head: 2, "he*": 2.5}', "{}", "odds"),
         ("every: 100", "every: 100\n  rules: [opne, contracts, open]", "did you mean 'open'"),
         ("every: 100", "every: 100\n  rules: [open]", "'contracts', which rules does not have"),
         ("every: 100", "every: 100\n  rules: [open, contracts, open]", "names one rule twice"),
@@ -90,17 +91,28 @@ def test_the_strictest_action_of_the_matching_rules_counts() -> None:
     assert section.action(["unnamed"]) == "flag"
 
 
+def test_of_several_tolerances_of_a_layer_the_smallest_holds() -> None:
+    section = policy().memorization
+    assert section is not None
+    assert [section.tolerance(each) for each in ("head", "help", "block.0")] == [2, 2.5, 3]
+    short = policy(SECTION.replace('{"*": 3, head: 2, "he*": 2.5}', "1.5")).memorization
+    assert short is not None
+    assert short.odds == {"*": 1.5}
+    one = short.model_copy(update={"odds": {"head": 1.5}})
+    assert one.tolerance("block.0") is None
+
+
 def test_lint_tells_a_relaxed_monitor_from_a_stricter_one() -> None:
     before = policy()
     relaxed = policy(
         SECTION.replace("every: 100", "every: 200")
-        .replace("[-3, 3]", "[-4, 3]")
+        .replace('"*": 3', '"*": 4')
         .replace("open: {action: gate, fallback: nothing}", "open: flag"),
         version=2,
     )
     found = [f.message for f in lint(relaxed, previous=before) if f.code == "relaxes_monitor"]
     assert any("every goes from 100 to 200" in each for each in found)
-    assert any("[-3, 3] to [-4, 3]" in each for each in found)
+    assert any("layers * may have grow from 3 to 4" in each for each in found)
     assert any("flag follows, not gate" in each for each in found)
     stricter = policy(SECTION.replace("every: 100", "every: 50"), version=2)
     assert "relaxes_monitor" not in {f.code for f in lint(stricter, previous=before)}

@@ -91,7 +91,7 @@ GATED = """
 memorization:
   every: 100
   probe_rows: 32
-  bands: {"*": [-4, 4]}
+  odds: 4
   actions: {open: {action: gate, fallback: %s}}
 """
 

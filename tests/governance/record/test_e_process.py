@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.governance.policy.memorization_section import Action, Band, Monitoring
-from govray.governance.record.e_process import decide, evidence, measurable, rejected
+from govray.governance.policy.memorization_section import Action, Monitoring
+from govray.governance.record.e_process import (
+    LEVEL,
+    decide,
+    effect,
+    evidence,
+    measurable,
+    rejected,
+)
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
@@ -17,25 +25,27 @@ from govray.governance.record.entropy_profile import (
     MonitoredCorpus,
     Side,
 )
+from govray.governance.record.rank_evidence import top_sizes
 
-SECTION = Monitoring(every=10, probe_rows=32, bands={"*": Band(low=-2, high=2)})
+SECTION = Monitoring(every=10, probe_rows=32, odds={"*": 1.5})
 K = 4
 SIDE = Side(rows=32, entropy=1.0)
+EVEN = (0, 0, 1, 3, 8, 16, 24, 29)
+
+
+class Said(Measure):
+    """A measure whose evidence a test says."""
+
+    value: float
+
+    def e(self, odds: float) -> float:
+        return self.value
 
 
 def profile(step: int, e: Mapping[str, float | Mapping[str, float]]) -> EntropyProfile:
     """Corpus → e at its head, or by layer."""
     measures = [
-        Measure(
-            corpus=corpus,
-            layer=layer,
-            probe=SIDE,
-            reserve=SIDE,
-            deviation=0.0,
-            p=0.5,
-            permutations=99,
-            e=value,
-        )
+        Said(corpus=corpus, layer=layer, probe=SIDE, reserve=SIDE, top=EVEN, value=value)
         for corpus, found in sorted(e.items())
         for layer, value in sorted(
             (found if isinstance(found, Mapping) else {"head": found}).items()
@@ -110,12 +120,74 @@ def test_one_domain_never_decides_for_another() -> None:
 
 
 def test_a_corpus_of_few_records_is_unmeasurable_and_has_no_part() -> None:
-    assert not measurable(SECTION, 2, 2)  # six relabellings
-    assert not measurable(SECTION, 3, 3)
-    assert measurable(SECTION, 4, 4)
-    assert not measurable(SECTION.model_copy(update={"fdr": 0.01}), 4, 4)
-    assert not measurable(SECTION.model_copy(update={"rollbacks": 1}), 4, 4)
-    assert not measurable(SECTION.model_copy(update={"probe_rows": 3}), 100, 100)
+    assert not measurable(SECTION, 100, 0)
+    assert not measurable(SECTION, 100, 2)
+    assert not measurable(SECTION, 6, 6)
+    assert measurable(SECTION, 7, 7)
+    assert not measurable(SECTION.model_copy(update={"fdr": 0.01}), 7, 7)
+    assert not measurable(SECTION.model_copy(update={"rollbacks": 1}), 7, 7)
+    assert not measurable(SECTION.model_copy(update={"odds": {"*": 4.0}}), 7, 7)
+    assert not measurable(SECTION.model_copy(update={"probe_rows": 6}), 100, 100)
     watched = subjects(["a"]) | {"few": MonitoredCorpus("trunk", "flag")}
     assert len(decided([{"a": 80.0, "few": 5.0}], watched)) == 1
     assert "few" not in evidence([profile(9, {"few": 5.0})], SECTION, watched)
+
+
+def measured(corpus: str, labels: Sequence[bool], *, tested: bool = True) -> Measure:
+    """A measure of a ranking: whether each record was trained on, the best known first."""
+    best, trained = np.cumsum(labels), sum(labels)
+    return Measure(
+        corpus=corpus,
+        layer="head",
+        probe=Side(rows=trained, entropy=1.0),
+        reserve=Side(rows=len(labels) - trained, entropy=1.0),
+        top=tuple(int(best[size - 1]) for size in top_sizes(len(labels))),
+        tested=tested,
+    )
+
+
+def of(*measures: Measure, step: int = 9) -> EntropyProfile:
+    ordered = tuple(sorted(measures, key=lambda each: each.place))
+    return EntropyProfile(step=step, statistic="composite", measures=ordered)
+
+
+KNOWN = [True] * 32 + [False] * 32
+
+
+def test_m_is_of_each_corpus_s_newest_profile_and_of_what_can_be_known() -> None:
+    watched = subjects(["a", "b"]) | {"few": MonitoredCorpus("trunk", "flag")}
+    even = [True, False] * 32
+    history = [of(measured("a", even), measured("few", KNOWN)), of(measured("b", KNOWN), step=19)]
+    assert effect(history[:1], SECTION, watched, 19) == 0
+    known = effect(history, SECTION, watched, 19)
+    assert known > 2
+    assert effect(history, SECTION, watched, 18) == 0
+    later = [*history, of(measured("b", even), step=29)]
+    assert effect(later, SECTION, watched, 29) == 0
+    assert effect([of(measured("a", even[::-1]))], SECTION, watched, 9) == 0  # less known
+    assert effect([of(measured("b", KNOWN, tested=False))], SECTION, watched, 9) == 0
+    # A layer that decides nothing has no part.
+    at_blocks = SECTION.model_copy(update={"odds": {"block.*": 1.5}})
+    assert effect(history, at_blocks, watched, 19) == 0
+    # With more corpora each bound has less of the level.
+    assert effect(history, SECTION, subjects([*"abcdefgh"]), 19) < known
+
+
+def test_m_of_trials_without_an_effect_is_rarely_above_0() -> None:
+    """A hundred corpora, most of which have two records in reserve."""
+    draw = np.random.default_rng(5)
+    sizes = {f"c{n}": 40 if n < 10 else 2 for n in range(100)}
+    watched = {
+        corpus: MonitoredCorpus("trunk", "flag", None, K if measurable(SECTION, 32, held) else 0)
+        for corpus, held in sizes.items()
+    }
+    assert sum(each.profiles > 0 for each in watched.values()) == 10
+    above = 0
+    for _ in range(200):
+        rankings = {
+            corpus: draw.permutation([True] * 32 + [False] * min(held, 32)).tolist()
+            for corpus, held in sizes.items()
+        }
+        found = of(*(measured(corpus, ranking) for corpus, ranking in rankings.items()))
+        above += effect([found], SECTION, watched, 9) > 0
+    assert above <= 200 * LEVEL

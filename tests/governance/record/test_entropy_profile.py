@@ -8,25 +8,23 @@ import pytest
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
-from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
 
-SECTION = Monitoring(every=10, probe_rows=8, bands={"*": Band(low=-2, high=2)})
+SECTION = Monitoring(every=10, probe_rows=8, odds={"*": 2.0})
 
 
 def side(rows: int = 8) -> Side:
     return Side(rows=rows, entropy=1.5, surprise=-0.0)
 
 
-def measure(corpus: str, deviation: float, p: float = 0.001, layer: str = "head") -> Measure:
+def measure(corpus: str, top: tuple[int, ...] = (0, 0, 0, 1, 2, 5, 7, 7)) -> Measure:
     return Measure(
         corpus=corpus,
-        layer=layer,
+        layer="head",
         probe=side(),
         reserve=side(),
-        deviation=deviation,
-        p=p,
-        permutations=999,
+        top=top,
     )
 
 
@@ -45,10 +43,18 @@ def test_turns_share_the_probes_and_depend_on_the_name_alone() -> None:
 
 
 def test_a_profile_has_one_encoding() -> None:
-    made = profile(9, measure("b", -0.0), measure("a", 2.0))
+    made = profile(9, measure("b"), measure("a"))
     assert EntropyProfile.from_json(canonical_json.parse_canonical(made.line)) == made
     assert b"-0" not in made.line
     value = made.to_json()
     value["measures"].reverse()
     with pytest.raises(Malformed, match="not sorted"):
         EntropyProfile.from_json(value)
+
+
+def test_counts_that_no_ranking_has_are_no_profile() -> None:
+    value = profile(9, measure("a")).to_json()
+    for top in ([1, 1, 1, 2, 4, 3, 7, 7], [0, 0, 0, 1, 2, 5, 7]):
+        value["measures"][0]["top"] = top
+        with pytest.raises(Malformed, match="cannot be ones trained on"):
+            EntropyProfile.from_json(value)

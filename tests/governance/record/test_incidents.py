@@ -15,8 +15,17 @@ from govray.governance.record.entropy_profile import EntropyProfile, Side
 from govray.governance.record.gates import Gate, carried, joined, on_lineage
 from govray.governance.record.incidents import follow
 from govray.governance.record.ledger import AnyLeaf, Ledger
+from govray.governance.record.rank_evidence import e_value
 from govray.governance.verify.verifier import verify
-from tests.support.monitored_world import CALM, SECTION, Deviations, Monitored, from_step, verified
+from tests.support.monitored_world import (
+    CALM,
+    EVEN,
+    SECTION,
+    Deviations,
+    Monitored,
+    from_step,
+    verified,
+)
 from tests.support.world import AT, POLICY, RUN, World
 
 
@@ -36,9 +45,10 @@ def test_a_gate_follows_two_probes_and_the_corpus_is_not_read_again(tmp_path: Pa
     findings = found.attestation.memorization
     assert findings is not None
     [decision] = findings.decisions
-    # Ten profiles and one rollback: 20 of budget, three corpora of the trunk, 1/fdr: 1,200 in all.
+    # Ten profiles and one rollback: 20 of budget, three corpora of the trunk, 1/fdr: 200 in all.
     assert (decision.step, decision.action) == (9, "gate")
-    assert decision.e == pytest.approx((2 * 0.7 * 1200 + 3 * CALM) / 20)
+    some = e_value(32, 32, world.some("alpha"), 1.5)
+    assert decision.e == pytest.approx((2 * some + 3 * CALM) / 20)
     assert findings.unmeasurable == ()
 
 
@@ -155,13 +165,12 @@ ROLLING = from_step("acme", 8)
         (GATING, without_profile(3), "no entropy profile of acme, alpha, beta, gamma"),
         (GATING, without_profile(19), "no entropy profile"),
         (GATING, changed_profile(5, statistic="entropy"), "the policy asks for min_k"),
-        (GATING, measures(e=0.5), "does not follow from the entropy profiles"),
-        (GATING, measures(e=None), "has no e-value, though its layer has a band at head"),
-        (GATING, measures(e=12871.0 * 2), "more than its rows can say"),
+        (GATING, measures(top=EVEN), "does not follow from the entropy profiles"),
+        (GATING, measures(top=(1, 1, 1, 8, 8, 16, 24, 29)), "cannot be ones trained on"),
         (
             GATING,
-            measures(probe=Side(rows=9, entropy=1.0)),
-            "measured by more than 8 rows",
+            measures(probe=Side(rows=33, entropy=1.0)),
+            "measured by more than 32 rows",
         ),
         (ROLLING, cut, "a rollback was due, and nothing followed"),
         (ROLLING, go_on, "went on in a branch that was rolled back"),

@@ -37,9 +37,7 @@ def measure(corpus: str) -> Measure:
         layer="head",
         probe=Side(rows=4, entropy=1.0),
         reserve=Side(rows=4, entropy=2.0),
-        deviation=1.0,
-        p=0.01,
-        permutations=99,
+        top=(0, 0, 0, 0, 1, 3, 4, 4),
     )
 
 

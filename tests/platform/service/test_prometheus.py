@@ -160,14 +160,14 @@ def filled(store: Engine) -> None:
 
 
 def a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a governed run tells, and of a monitor a deviation besides."""
+    """What a governed run tells, and of a monitor besides."""
     run_here(monkeypatch)
     told = metrics_agent(monkeypatch)
     publish = RunMetrics.committing
 
     def measured(self: RunMetrics, *given: Any) -> None:
-        measure = SimpleNamespace(corpus="open-one", deviation=0.5)
-        self.measured(SimpleNamespace(measures=[measure]))  # type: ignore[arg-type]
+        profile = SimpleNamespace(corpora={"open-one"}, of=lambda corpus: [])
+        self.measured(profile)  # type: ignore[arg-type]
         publish(self, *given)
 
     monkeypatch.setattr(RunMetrics, "committing", measured)

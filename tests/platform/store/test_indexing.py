@@ -268,7 +268,7 @@ def test_what_the_ledger_decided_and_measured_is_indexed(store: Engine, tmp_path
         assert {row.corpus for row in told} == {"alpha"}
         of_monitor = tables.Metric.group == "monitor"
         measured = session.exec(select(tables.Metric).where(of_monitor)).all()
-        assert min(row.step for row in measured if row.value == 9.0) == 7
+        assert min(row.step for row in measured if row.value > 1) == 7
         assert {row.name.partition("/")[0] for row in measured} == set(world.records)
 
 

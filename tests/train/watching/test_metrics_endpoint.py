@@ -89,7 +89,7 @@ def test_prometheus_finds_every_metric_of_a_run_and_callbacks_hear_every_step(
     lines = [line for line in text.splitlines() if f'run="{run.name}"' in line]
     named = {line.partition("{")[0] for line in lines}
     # Nothing in this policy asks for a monitor.
-    expected = {PREFIX + each.name for each in DECLARED} - {"ray_govray_memorization_deviation"}
+    expected = {PREFIX + each.name for each in DECLARED} - {"ray_govray_memorization_odds"}
     assert named == expected
     assert all('experiment="tiny"' in line for line in lines)
     stalls = {m[1] for line in lines if (m := re.search(r'stall="(\w+)"', line))}

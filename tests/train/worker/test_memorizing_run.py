@@ -22,6 +22,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.policy.credential import Period
+from govray.governance.record.e_process import least_odds
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
@@ -44,7 +45,7 @@ SECTION = """
 memorization:
   every: 20
   probe_rows: 16
-  bands: {head: [-2, 2]}
+  odds: {head: 1.5}
   ROLLBACKS
   actions: {weak: ACTION}
 """
@@ -103,12 +104,12 @@ def attested(here: Deployment) -> tuple[Path, VerifiedModel]:
     return run, verify(run / "model", trust_root=here.root)
 
 
-def final_deviation(model: VerifiedModel) -> float:
+def final_odds(model: VerifiedModel) -> float:
     findings = model.attestation.memorization
     assert findings is not None
     assert findings.measured[PLANTED] == STEPS - 1
     [found] = [m for m in findings.measures if m.place == (PLANTED, "head")]
-    return found.deviation
+    return least_odds([found])
 
 
 def mean_exposure(run: Path, model: VerifiedModel, adapter: str | None = None) -> float:
@@ -157,13 +158,13 @@ def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
     assert not any(
         leaf.step >= gate.step and PLANTED in leaf.corpora for leaf in story.ledger.steps
     )
-    assert final_deviation(story) <= 2  # memorization is above the band; how far below is chance
+    assert final_odds(story) <= 2
     # The control: where it is only flagged, the model goes on to learn it.
     flagged, control = attested(planted(tmp_path / "flag", "flag"))
     assert control.gates == ()
     [flag] = control.attestation.memorization.decisions[:1]  # type: ignore[union-attr]
     assert (flag.corpus, flag.action) == (PLANTED, "flag")
-    assert final_deviation(control) > 2
+    assert final_odds(control) > 2
     assert mean_exposure(gated, story) < 3 < 6 < mean_exposure(flagged, control)
 
 
@@ -211,6 +212,6 @@ def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster:
     assert not any(isinstance(each, events.Failed) for each in logged)
     assert len([each for each in logged if isinstance(each, events.AttemptStarted)]) == 2
     if decision.since:
-        assert final_deviation(model) <= 2
+        assert final_odds(model) <= 2
     else:  # its first two profiles exceeded: the branch that went on read nothing of it
         assert PLANTED not in findings.measured

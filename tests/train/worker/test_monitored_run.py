@@ -28,14 +28,15 @@ from govray.train.worker import recorder, run_start
 from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
 from tests.support.killed_training import Killed, killed_after
+from tests.support.monitored_world import EVEN, half_of
 from tests.support.solo import run_here
 
 SECTION = """
 memorization:
   every: 2
-  probe_rows: 8
+  probe_rows: 32
   statistic: min_k
-  bands: {"*": [-2, 2]}
+  odds: 1.5
   fdr: 0.5
   rollbacks: 1
   actions:
@@ -44,12 +45,12 @@ memorization:
     weak: rollback
 """
 STEPS = 16
-ROWS = 8
+ROWS = 32
 
-E = {"acme": 20.0}
-"""The e-value of a profile that deviates. In a domain of one corpus, eight profiles and one
+KNOWN = {"acme": half_of(32)}
+"""The counts of a profile with an effect. In a domain of one corpus, eight profiles and one
 rollback want 2 * 16 in all: two such profiles have it."""
-IN_THE_TRUNK = 60.0
+IN_THE_TRUNK = half_of(96)
 """The same in a domain of three corpora, which want 3 * 32 in all."""
 
 Memorizes = Callable[[str, int, int], bool]
@@ -57,7 +58,7 @@ Memorizes = Callable[[str, int, int], bool]
 
 
 class Scripted:
-    """Says which corpora deviate, and looks at no model."""
+    """Says which corpora show an effect, and looks at no model."""
 
     memorizes: Memorizes = staticmethod(lambda corpus, branch, step: False)
     calls: list[tuple[int, int]]
@@ -81,10 +82,9 @@ class Scripted:
                     layer="head",
                     probe=Side(rows=ROWS, entropy=1.0),
                     reserve=Side(rows=ROWS, entropy=1.0),
-                    deviation=9.0 if (found := self.memorizes(probe.corpus, branch, step)) else 0.0,
-                    p=0.001 if found else 0.9,
-                    permutations=999,
-                    e=E.get(probe.corpus, IN_THE_TRUNK) if found else 0.5,
+                    top=KNOWN.get(probe.corpus, IN_THE_TRUNK)
+                    if self.memorizes(probe.corpus, branch, step)
+                    else EVEN,
                 )
                 for probe in probes
             ),

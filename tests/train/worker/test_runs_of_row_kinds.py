@@ -33,7 +33,7 @@ memorization:
   every: 2
   probe_rows: 4
   statistic: min_k
-  bands: {"*": [-2, 2]}
+  odds: 2
   actions: {weak: flag}
 """
 MODELS: Mapping[str, dict[str, Any]] = {

@@ -1,8 +1,8 @@
-"""A run's entropy profiles as charts: deviation by step, with the policy's bands and events. Pure.
+"""A run's entropy profiles as charts: sure odds by step, the policy's tolerance, events. Pure.
 
 One chart a corpus, one line a layer, in the ledger's own numbers. A rollback's branch is drawn as a
 line of its own, so that steps which were done again stand where they were done. The corpora that
-something followed for come first, then those with the largest deviation; `MOST_CHARTS` are drawn.
+something followed for come first, then those with the largest odds; `MOST_CHARTS` are drawn.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from govray.governance.policy import globs
 from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record.e_process import least_odds
 from govray.governance.record.entropy_profile import EntropyProfile, Measure
 from govray.governance.record.incidents import Findings
 
@@ -29,14 +29,6 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Stripe:
-    """A band of the policy, in the chart's units."""
-
-    y: float
-    height: float
-
-
-@dataclass(frozen=True)
 class Line:
     """One layer. ``pieces`` are the points of each branch; ``marks`` stand for single points."""
 
@@ -48,17 +40,22 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One corpus. Coordinates are of a view box of 900 by 260."""
+    """One corpus. Coordinates are of a view box of 900 by 260.
+
+    Attributes:
+        tolerances: Where odds are as large as the policy lets them be.
+        numbers: Step, bound of the odds, and what was measured.
+    """
 
     corpus: str
     first: int
     last: int
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    bands: tuple[Stripe, ...]
+    tolerances: tuple[float, ...]
     events: tuple[Tick, ...]
     lines: tuple[Line, ...]
-    numbers: tuple[tuple[int, Measure], ...]
+    numbers: tuple[tuple[int, float, Measure], ...]
     left: int = LEFT
     right: int = RIGHT
     top: int = TOP
@@ -72,8 +69,7 @@ def charts(
     corpora = {measure.corpus for profile in profiles for measure in profile.measures}
     decided = {each.corpus for each in findings.decisions} if findings else set()
     largest = {
-        corpus: max(abs(m.deviation) for p in profiles for m in p.measures if m.corpus == corpus)
-        for corpus in corpora
+        corpus: max(least_odds([m]) for p in profiles for m in p.of(corpus)) for corpus in corpora
     }
     chosen = sorted(corpora, key=lambda c: (c not in decided, -largest[c], c))[:MOST_CHARTS]
     return tuple(_chart(corpus, profiles, section, findings) for corpus in chosen)
@@ -86,23 +82,16 @@ def _chart(
     findings: Findings | None,
 ) -> Chart:
     found = [
-        (profile.branch, profile.step, measure)
+        (profile.branch, profile.step, least_odds([measure]), measure)
         for profile in profiles
-        for measure in profile.measures
-        if measure.corpus == corpus
+        for measure in profile.of(corpus)
     ]
-    layers = sorted({measure.layer for _, _, measure in found})
-    last_of = {m.layer: abs(m.deviation) for _, _, m in found}
-    layers = sorted(sorted(layers, key=lambda layer: -last_of[layer])[:MOST_LINES])
-    bounds = [
-        band
-        for glob, band in section.bands.items()
-        if any(globs.matches(glob, layer) for layer in layers)
-    ]
-    steps = [step for _, step, _ in found]
+    last_of = {measure.layer: odds for _, _, odds, measure in found}
+    layers = sorted(sorted(last_of, key=lambda layer: (-last_of[layer], layer))[:MOST_LINES])
+    tolerances = {odds for layer in layers if (odds := section.tolerance(layer)) is not None}
+    steps = [step for _, step, _, _ in found]
     first, last = min(steps), max(steps)
-    values = [m.deviation for _, _, m in found if m.layer in layers]
-    values += [edge for band in bounds for edge in (band.low, band.high)] + [0.0]
+    values = [odds for _, _, odds, m in found if m.layer in layers] + [1.0, *tolerances]
     y_ticks = ticks(min(values), max(values))
     low, high = y_ticks[0], y_ticks[-1]
 
@@ -115,9 +104,9 @@ def _chart(
     lines = []
     for number, layer in enumerate(layers):
         branches: dict[int, list[tuple[float, float]]] = {}
-        for branch, step, measure in found:
+        for branch, step, odds, measure in found:
             if measure.layer == layer:
-                branches.setdefault(branch, []).append((x(step), y(measure.deviation)))
+                branches.setdefault(branch, []).append((x(step), y(odds)))
         lines.append(
             Line(
                 layer=layer,
@@ -132,14 +121,14 @@ def _chart(
         last=last,
         x_ticks=tuple(Tick(x(step), f"{step:,}") for step in sorted({first, last})),
         y_ticks=tuple(Tick(y(value), f"{value:g}") for value in y_ticks),
-        bands=tuple(Stripe(y(b.high), round(y(b.low) - y(b.high), 1)) for b in bounds),
+        tolerances=tuple(sorted(map(y, tolerances))),
         events=tuple(
             Tick(x(min(max(each.step, first), last)), each.action)
             for each in (findings.decisions if findings else ())
             if each.corpus == corpus
         ),
         lines=tuple(lines),
-        numbers=tuple((step, measure) for _, step, measure in found),
+        numbers=tuple((step, odds, measure) for _, step, odds, measure in found),
     )
 
 
