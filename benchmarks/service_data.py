@@ -242,17 +242,17 @@ def _fill(data: Data, tiles: Path) -> None:
             tables.Policy(digest=zero, name="benchmark", version=1, signer="none", envelope=b"")
         )
         session.flush()
-        _insert(session, tables.Corpus, _corpora(sizes))
-        _insert(session, tables.Credential, _credentials(sizes))
-        _insert(session, tables.RecordCommitment, _commitments(sizes, load_key(data.url)))
-        _insert(session, tables.Attestation, (_attestation(data, n, zero) for n in _all(sizes)))
-        _insert(session, tables.Ledger, (_ledger(data, n, tiles) for n in _all(sizes)))
-        _insert(session, tables.Model, (_model(data, n) for n in _all(sizes)))
-        _insert(session, tables.ModelVersion, (_version(data, n) for n in _all(sizes)))
-        _insert(session, tables.Subject, (_subject(data, n) for n in _all(sizes)))
-        _insert(session, tables.CorpusUse, _uses(data))
-        _insert(session, tables.Coverage, _coverage(data))
-        _insert(session, tables.Record, _records(data))
+        insert_rows(session, tables.Corpus, _corpora(sizes))
+        insert_rows(session, tables.Credential, _credentials(sizes))
+        insert_rows(session, tables.RecordCommitment, _commitments(sizes, load_key(data.url)))
+        insert_rows(session, tables.Attestation, (_attestation(data, n, zero) for n in _all(sizes)))
+        insert_rows(session, tables.Ledger, (_ledger(data, n, tiles) for n in _all(sizes)))
+        insert_rows(session, tables.Model, (_model(data, n) for n in _all(sizes)))
+        insert_rows(session, tables.ModelVersion, (_version(data, n) for n in _all(sizes)))
+        insert_rows(session, tables.Subject, (_subject(data, n) for n in _all(sizes)))
+        insert_rows(session, tables.CorpusUse, _uses(data))
+        insert_rows(session, tables.Coverage, _coverage(data))
+        insert_rows(session, tables.Record, _records(data))
         session.commit()
     engine.dispose()
 
@@ -261,7 +261,7 @@ def _all(sizes: Sizes) -> range:
     return range(sizes.models)
 
 
-def _insert(session: Session, table: Any, rows: Iterator[dict[str, Any]]) -> None:
+def insert_rows(session: Session, table: Any, rows: Iterator[dict[str, Any]]) -> None:
     target: Table = table.__table__
     done = 0
     while batch := list(islice(rows, _BATCH)):

@@ -49,7 +49,7 @@ class CountedBody:
 LARGEST_ANSWER = 64 * 1024 * 1024
 SILENT_S = 60.0
 """Without a byte, until a request fails."""
-PAGE = 100
+PAGE = 500
 """Rows that an iterator asks for at once."""
 
 _KINDS: Mapping[int, type[GovrayError]] = {

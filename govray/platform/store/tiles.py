@@ -30,7 +30,7 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -368,6 +368,19 @@ class TileReader:
         if merkle.leaf_hash(found) != leaf:
             raise Damaged("the entry is not the one in the signed tree", where=f"entry {index}")
         return found
+
+    def entries(self, wanted: Callable[[bytes], bool]) -> tuple[bytes, ...]:
+        """Those of all entries that are wanted. All are checked at once, by the root that they make
+        together: each one's own proof is two hundred times the work."""
+        hashes, found = bytearray(), []
+        for index in range(self.size):
+            entry = self.unchecked_entry(index)
+            hashes += merkle.leaf_hash(entry)
+            if wanted(entry):
+                found.append(entry)
+        if merkle.root_of_buffer(bytes(hashes)) != self._root:
+            raise Damaged("the entries are not those of the signed checkpoint", where="ledger")
+        return tuple(found)
 
     def unchecked_entry(self, index: int) -> bytes:
         """One entry as it lies on storage: to look for the one that is then checked."""

@@ -60,7 +60,7 @@ def test_the_store_answers_as_it_was_filled(running: Service, client: TestClient
         assert answer.status_code == 400, params
         assert "cursor" in answer.json()["detail"]
     assert client.get("/v1/trials", params={"cursor": cursor}).status_code == 400
-    assert client.get("/v1/experiments?limit=201").status_code == 422
+    assert client.get("/v1/experiments?limit=1001").status_code == 422
 
     # Filters.
     body = client.get("/v1/experiments?state=COMPLETED&project=other").json()

@@ -89,6 +89,8 @@ def test_roots_and_proofs_are_those_of_the_whole_tree(data: st.DataObject) -> No
     assert reader.inclusion(index, second)[1] == inclusion_proof(LEAVES[:second], index)
     assert reader.consistency_proof(first, second) == consistency_proof(LEAVES[:second], first)
     assert reader.entry(index) == LEAVES[index]
+    assert reader.entries(lambda entry: True) == tuple(LEAVES[:size])
+    assert reader.entries(lambda entry: entry == LEAVES[index]) == (LEAVES[index],)
 
 
 def flipped(data: bytes, position: int) -> bytes:
@@ -111,6 +113,7 @@ def test_a_changed_byte_never_gives_another_answer(data: st.DataObject) -> None:
         (lambda r: r.inclusion(index)[1], inclusion_proof(LEAVES[:size], index)),
         (lambda r: r.consistency_proof(first), consistency_proof(LEAVES[:size], first)),
         (lambda r: r.root(first), merkle.root(LEAVES[:first])),
+        (lambda r: r.entries(lambda entry: True), tuple(LEAVES[:size])),
     ):
         try:
             found = ask(TileReader(folder, size, root))
@@ -129,6 +132,11 @@ def test_without_the_check_a_changed_tile_does_answer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
     wrong = TileReader(folder, 300, root).inclusion(0)[1]
     assert wrong != inclusion_proof(LEAVES[:300], 0)
+    folder.files["tile/entries/000"] = flipped(folder.files["tile/entries/000"], 4)
+    with pytest.raises(Damaged):
+        TileReader(folder, 300, root).entries(lambda entry: True)
+    monkeypatch.setattr(merkle, "root_of_buffer", lambda _: root)
+    assert TileReader(folder, 300, root).entries(lambda entry: True) != tuple(LEAVES[:300])
 
 
 def test_a_missing_tile_is_no_answer() -> None:

@@ -24,7 +24,7 @@ from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import CallerDep
 
 DEFAULT_LIMIT = 50
-MAX_LIMIT = 200
+MAX_LIMIT = 1000
 MAX_CURSOR = 2048
 
 Item = TypeVar("Item")

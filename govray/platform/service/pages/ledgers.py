@@ -63,11 +63,9 @@ def entropy_profiles(session: Session, run: str) -> tuple[EntropyProfile, ...]:
         return ()
     tiles = reader(row)
     try:
-        lines = (tiles.entry(index) for index in range(row.size))
         return tuple(
             EntropyProfile.from_json(canonical_json.parse_canonical(line))
-            for line in lines
-            if _KIND in line
+            for line in tiles.entries(lambda line: _KIND in line)
         )
     except GovrayError:
         return ()

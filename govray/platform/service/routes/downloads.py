@@ -15,14 +15,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
-from sqlalchemy import Engine, select, tuple_
-from sqlmodel import Session, col
+from sqlalchemy import Engine, tuple_
+from sqlmodel import Session
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.experiments import KnownTrial, number_order, numbers
 from govray.platform.service.visible.readers import RUN_READERS
-from govray.platform.store import tables
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
@@ -62,7 +61,7 @@ def metrics_csv(
 
     A group or name that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    statement = _numbers(known.id, group, name)
+    statement = numbers(visit.session, known.id, group, name, archived=False)
     if visit.session.execute(statement.offset(MOST_NUMBERS).limit(1)).first() is not None:
         raise Problem(
             422,
@@ -71,26 +70,14 @@ def metrics_csv(
             "Name one group and name in the query, or read /v1/trials/{trial}/metrics page by page",
         )
     return StreamingResponse(
-        _lines(visit.request.app.state.engine, statement),
+        _lines(visit.request.app.state.engine, statement, number_order(group, name)),
         media_type="text/csv; charset=utf-8",
         headers=_attached(f"{known.id}-metrics.csv"),
     )
 
 
-def _numbers(trial: str, group: str | None, name: str | None) -> Any:
-    row = tables.Metric
-    statement = select(
-        col(row.group), col(row.name), col(row.step), col(row.attempt), col(row.value)
-    ).where(col(row.trial) == trial, col(row.archived).is_(False))
-    if group is not None:
-        statement = statement.where(col(row.group) == group)
-    return statement if name is None else statement.where(col(row.name) == name)
-
-
-def _lines(engine: Engine, statement: Any) -> Iterator[str]:
+def _lines(engine: Engine, statement: Any, order: Sequence[Any]) -> Iterator[str]:
     """The file in pieces, each of a query of its own."""
-    row = tables.Metric
-    order = [col(row.group), col(row.name), col(row.step), col(row.attempt)]
     key = tuple_(*order)
     position: tuple[Any, ...] | None = None
     yield _written([HEADER])
@@ -100,10 +87,10 @@ def _lines(engine: Engine, statement: Any) -> Iterator[str]:
             rows = session.execute(some.order_by(*order).limit(ROWS_AT_ONCE)).all()
         if not rows:
             return
-        position = tuple(rows[-1])[:4]
+        position = tuple(getattr(rows[-1], column.key) for column in order)
         yield _written(
             [
-                (_text(each[0]), _text(each[1]), each[2], each[3], repr(float(each[4])))
+                (_text(each.group), _text(each.name), each.step, each.attempt, repr(each.value))
                 for each in rows
             ]
         )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import ConfigDict, Field
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, func, select
 
 from govray.governance.formats.document import Count
 from govray.platform.service.http.answer import Answer
@@ -21,7 +21,7 @@ from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.caller import Role
-from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_runs
@@ -162,13 +162,51 @@ def metrics(
     ] = False,
 ) -> Listing[Metric]:
     """What a trial measured, by group, name and step."""
-    row = tables.Metric
-    statement = filtered(
-        select(row).where(row.trial == known.id),
-        *((row.group, group), (row.name, name), (row.archived, None if archived else False)),
-    )
-    order = (row.group, row.name, row.step, row.attempt)
+    statement = numbers(session, known.id, group, name, archived=archived)
+    order = number_order(group, name)
     return page.listing(session, statement, order, Metric.model_validate)
+
+
+def number_order(group: str | None, name: str | None) -> tuple[Any, ...]:
+    """The columns that tell numbers of these filters apart. One that all have alike would keep the
+    index from going on at a step."""
+    m = tables.Metric
+    open_ = [column for column, given in ((m.group, group), (m.name, name)) if given is None]
+    return *open_, m.step, m.attempt
+
+
+def numbers(
+    session: Session, trial: str, group: str | None, name: str | None, *, archived: bool
+) -> Any:
+    """The numbers of a trial by these filters, with the columns of `Metric`. ``archived``: those
+    that a restart superseded too."""
+    m = tables.Metric
+    if name is not None and group is None:
+        group = _only_group(session, trial, name)
+    return filtered(
+        select(*columns_of(m, Metric)).where(m.trial == trial),
+        *((m.group, group), (m.name, name), (m.archived, None if archived else False)),
+    )
+
+
+_MOST_GROUPS = 32
+
+
+def _only_group(session: Session, trial: str, name: str) -> str | None:
+    """The group of all numbers of this name, if it is one of a few: the index has the group first,
+    and a million numbers would be looked through for each page."""
+    m, found = tables.Metric, []
+    group: str | None = None
+    for _ in range(_MOST_GROUPS):
+        following = select(func.min(col(m.group))).where(m.trial == trial)
+        if group is not None:
+            following = following.where(col(m.group) > group)
+        if (group := session.scalar(following)) is None:
+            return found[0] if len(found) == 1 else None
+        of_name = select(m.step).where(m.trial == trial, m.group == group, m.name == name)
+        if session.scalar(of_name.limit(1)) is not None:
+            found.append(group)
+    return None
 
 
 @router.get("/trials/{trial}/decisions")
