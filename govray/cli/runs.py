@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from govray.train.inputs.experiment_config import Experiment
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
-remote = typer.Typer(help="Pin checkpoints of a run, and list those that are.")
+remote = typer.Typer(help="List runs; pin checkpoints of a run, and list those that are.")
 
 Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a line of text.")]
 
@@ -298,6 +298,39 @@ def list_pins(run: RunId) -> None:
     print_table(grid)
 
 
+@remote.command("ls")
+def list_indexed(
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", metavar="ID", help="Of this experiment.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+) -> None:
+    """List the runs that the service has indexed, the latest first."""
+    from itertools import islice
+
+    asked = {"experiment": experiment, "state": state, "since": since, "before": before}
+    found = list(islice(service().runs.list(**asked), limit))
+    report([each.model_dump(by_alias=True) for each in found])
+    if not found:
+        line("No run is like that. Submit one: govray --server URL train FILE")
+        return
+    grid = table("run", "experiment", "state", "step", "loss", "started", right=("step", "loss"))
+    for each in found:
+        loss = "" if each.loss is None else f"{each.loss:.3f}"
+        step = f"{each.step}/{each.max_steps}"
+        grid.row(each.id, each.experiment, each.state, step, loss, each.started)
+    print_table(grid)
+
+
 @remote.command("pin")
 def pin(run: RunId, step: Step, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""
@@ -436,4 +469,5 @@ def _tell_holds(run: Place, held: dict[str, dict[str, str]]) -> None:
     line(f"{run.name}  {cases if held else 'is not held'}")
 
 
-app.registered_commands += remote.registered_commands
+# Here `ls` reads folders; a service is asked where one is named.
+app.registered_commands += [each for each in remote.registered_commands if each.name != "ls"]

@@ -14,12 +14,13 @@ from sqlmodel import Session, col, select
 from govray.platform.client.logins import logins_file
 from govray.platform.store import submissions as queue
 from govray.platform.store.database import open_store
-from govray.platform.store.states import SubmissionState
+from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
 from govray.platform.store.tables import Submission
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.people import Service, serve
 from tests.support.runs import FILE
+from tests.support.shown import ZERO, add_experiment, add_trial
 
 pytestmark = pytest.mark.usefixtures("as_engineer")
 
@@ -102,6 +103,23 @@ def test_models_are_promoted_by_the_services_gates(run: Run, address: str) -> No
         "--server", address, "model", "promote", "gpt", "1.0.0", "--to", "staging", code=2
     )
     assert "no version" in refused.err
+
+
+def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) -> None:
+    with Session(service.engine) as session:
+        add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
+        for name in ("run-a", "run-b"):
+            add_trial(
+                session, name, "e", ZERO, steps=3, floor=2.0, hyperparameters={},
+                state=TrialState.COMPLETED,
+            )  # fmt: skip
+        session.commit()
+    listed = run("--server", address, "runs", "ls", "--experiment", "e", "--json").json
+    assert {each["id"] for each in listed} == {"run-a", "run-b"}
+    assert "run-a" in run("--server", address, "runs", "ls", "--since", "2020-01-01T00:00:00Z").out
+    none = run("--server", address, "runs", "ls", "--before", "2020-01-01T00:00:00Z")
+    assert "No run is like that" in none.out
+    assert "since" in run("--server", address, "runs", "ls", "--since", "now", code=2).err
 
 
 @pytest.mark.parametrize(

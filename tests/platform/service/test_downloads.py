@@ -81,6 +81,22 @@ def test_the_csv_has_every_number_that_counts(
     assert [v for v in values if v != float("inf")] == [
         r["value"] for r in listed if r["value"] is not None
     ]
+    # By name alone: of one group, and of two, in the file and page by page.
+    for name in ("loss", FORMULA, "none"):
+        of_name = [row for row in told if row[1] == name]
+        query = {"name": name, "limit": 1}
+        paged: list[list[str]] = []
+        while True:
+            page = client.get("/v1/trials/t/metrics", params=query).json()
+            paged += [
+                [r["group"], r["name"], str(r["step"]), str(r["attempt"])] for r in page["items"]
+            ]
+            if page["next"] is None:
+                break
+            query["cursor"] = page["next"]
+        assert paged == of_name
+        text = client.get("/v1/trials/t/metrics.csv", params={"name": name}).text
+        assert [[r[0], r[1].removeprefix("'"), *r[2:4]] for r in rows(text)[1:]] == of_name
     assert rows(client.get("/v1/trials/t/metrics.csv?group=validation").text)[1][:3] == [
         "validation",
         "loss",

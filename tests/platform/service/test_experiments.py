@@ -66,6 +66,15 @@ def test_the_store_answers_as_it_was_filled(running: Service, client: TestClient
     body = client.get("/v1/experiments?state=COMPLETED&project=other").json()
     assert [each["id"] for each in body["items"]] == ["e6", "e2", "e8", "e4"]
     assert client.get("/v1/experiments?state=DONE").status_code == 422
+    for path in ("/v1/experiments", "/v1/trials"):
+        times = [each["started"] for each in client.get(path).json()["items"]]
+        middle = times[len(times) // 2]
+        found = [
+            [each["started"] for each in client.get(f"{path}?{bound}={middle}").json()["items"]]
+            for bound in ("since", "before")
+        ]
+        assert found == [[t for t in times if t >= middle], [t for t in times if t < middle]]
+        assert client.get(f"{path}?since=yesterday").status_code == 422
     assert client.get("/v1/experiments?project=%00").status_code in (200, 400)
     assert client.get("/v1/experiments/e1").json()["state"] == "ACTIVE"
     assert client.get("/v1/experiments/none").status_code == 404

@@ -20,7 +20,7 @@ from sqlmodel import Session
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.routes.experiments import KnownTrial, number_order, numbers
+from govray.platform.service.routes.experiments import KnownTrial, numbers
 from govray.platform.service.visible.readers import RUN_READERS
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
@@ -61,7 +61,7 @@ def metrics_csv(
 
     A group or name that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    statement = numbers(visit.session, known.id, group, name, archived=False)
+    statement, order = numbers(visit.session, known.id, group, name, archived=False)
     if visit.session.execute(statement.offset(MOST_NUMBERS).limit(1)).first() is not None:
         raise Problem(
             422,
@@ -70,7 +70,7 @@ def metrics_csv(
             "Name one group and name in the query, or read /v1/trials/{trial}/metrics page by page",
         )
     return StreamingResponse(
-        _lines(visit.request.app.state.engine, statement, number_order(group, name)),
+        _lines(visit.request.app.state.engine, statement, order),
         media_type="text/csv; charset=utf-8",
         headers=_attached(f"{known.id}-metrics.csv"),
     )

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import ConfigDict, Field
 from sqlmodel import Session, col, func, select
 
-from govray.governance.formats.document import Count
+from govray.governance.formats.document import Count, Timestamp
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed
 from govray.platform.service.http.session import SessionDep
@@ -35,6 +35,8 @@ from govray.platform.store.states import CheckpointState, ExperimentState, Trial
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 Filter = Annotated[str | None, Query(max_length=200)]
+Since = Annotated[Timestamp | None, Query(description="Those that started then or later.")]
+Before = Annotated[Timestamp | None, Query(description="Those that started earlier.")]
 
 
 class Experiment(Answer, tables.ExperimentColumns):  # type: ignore[misc]  # two configs
@@ -91,6 +93,8 @@ def experiments(
     tag: Annotated[
         str | None, Query(max_length=64, description="A tag that they have.", examples=["paper"])
     ] = None,
+    since: Since = None,
+    before: Before = None,
 ) -> Listing[Experiment]:
     """The experiments that you may read, the latest first."""
     row = tables.Experiment
@@ -102,8 +106,16 @@ def experiments(
         statement,
         *((row.state, state), (row.project, project), (row.user, user), (row.name, name)),
     )
+    statement = started_between(statement, row.started, since, before)
     order = (row.started, row.id)
     return page.listing(visit.session, statement, order, Experiment.model_validate, descending=True)
+
+
+def started_between(statement: Any, started: Any, since: str | None, before: str | None) -> Any:
+    """The statement with the bounds that are given; times are texts that sort."""
+    if since is not None:
+        statement = statement.where(col(started) >= since)
+    return statement if before is None else statement.where(col(started) < before)
 
 
 def known_experiment(visit: VisitDep, experiment: str) -> tables.Experiment:
@@ -126,6 +138,8 @@ def trials(
     experiment: Filter = None,
     state: TrialState | None = None,
     policy: Filter = None,
+    since: Since = None,
+    before: Before = None,
 ) -> Listing[Trial]:
     """The trials that you may read, the latest first."""
     row = tables.Trial
@@ -133,6 +147,7 @@ def trials(
         select(row).where(visible_runs.trials(visit.caller)),
         *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
     )
+    statement = started_between(statement, row.started, since, before)
     order = (row.started, row.id)
     return page.listing(visit.session, statement, order, Trial.model_validate, descending=True)
 
@@ -162,31 +177,28 @@ def metrics(
     ] = False,
 ) -> Listing[Metric]:
     """What a trial measured, by group, name and step."""
-    statement = numbers(session, known.id, group, name, archived=archived)
-    order = number_order(group, name)
+    statement, order = numbers(session, known.id, group, name, archived=archived)
     return page.listing(session, statement, order, Metric.model_validate)
-
-
-def number_order(group: str | None, name: str | None) -> tuple[Any, ...]:
-    """The columns that tell numbers of these filters apart. One that all have alike would keep the
-    index from going on at a step."""
-    m = tables.Metric
-    open_ = [column for column, given in ((m.group, group), (m.name, name)) if given is None]
-    return *open_, m.step, m.attempt
 
 
 def numbers(
     session: Session, trial: str, group: str | None, name: str | None, *, archived: bool
-) -> Any:
-    """The numbers of a trial by these filters, with the columns of `Metric`. ``archived``: those
-    that a restart superseded too."""
+) -> tuple[Any, tuple[Any, ...]]:
+    """The numbers of a trial by these filters, with the columns of `Metric`, and the columns that
+    tell two of them apart: with one that all have alike, the index could not go on at a step.
+
+    Args:
+        archived: Those that a restart superseded too.
+    """
     m = tables.Metric
     if name is not None and group is None:
         group = _only_group(session, trial, name)
-    return filtered(
+    statement = filtered(
         select(*columns_of(m, Metric)).where(m.trial == trial),
         *((m.group, group), (m.name, name), (m.archived, None if archived else False)),
     )
+    open_ = [column for column, given in ((m.group, group), (m.name, name)) if given is None]
+    return statement, (*open_, m.step, m.attempt)
 
 
 _MOST_GROUPS = 32
