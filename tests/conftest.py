@@ -41,7 +41,6 @@ ON_RAY = (
     "tests/benchmarks/test_benchmarks_run.py::test_the_step_over_jax",
     "tests/cli/test_demo.py",
     "tests/cli/test_pages_that_train.py",
-    "tests/data/families/test_family_split.py",
     "tests/data/sources/test_parallel_split.py",
     "tests/data/test_admission.py",
     "tests/data/test_prepared_on_store.py",

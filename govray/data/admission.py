@@ -15,7 +15,7 @@ Packing, the reserve and the manifest's arithmetic are those of
 class. Shards are partitioned by class (``class=<12 hex>/<corpus>-00000.parquet``), since routes
 depend on the model and classes do not. The reserve is chosen by the salted entry of a record.
 So equal records of one corpus are either all trained on or all held back. By family, so are near
-copies (``families/``).
+copies in all corpora (``families/``).
 
 Canaries (``governance/record/canary.py``) are planted in the corpora that ask for them: records of
 the operator's, in a shard of their own beside the corpus's.
@@ -173,7 +173,7 @@ def prepare(
         trust, at: Whose manifests count, and the reference time.
         max_quarantined: As for ``admit``.
         rows: What the records are; ``tokenizer`` is of that kind (`row_words.load_words`).
-        by_family: Whether near copies within a corpus lie on one side of the reserve
+        by_family: Whether near copies, in whatever corpus, lie on one side of the reserve
             (``families/near_families.py``). Every record is read once more for it.
         progress: Called as parts are finished.
 

@@ -92,17 +92,20 @@ class PartFamilies:
     Attributes:
         records: Their places in the part, int64, as bytes.
         representatives: The entry of each one's representative, 32 bytes each.
+        standing: Whether each stands for its family in its corpus all the same, a byte each.
     """
 
     records: bytes = b""
     representatives: bytes = b""
+    standing: bytes = b""
 
-    def of(self, entries: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Each record's representative ``[n, 32]``, of entries ``[n, 32]``."""
-        found = entries.copy()
+    def of(self, columns: RecordColumns) -> RecordColumns:
+        """The same records, by family."""
+        families, represented = columns.entries.copy(), np.zeros(len(columns), np.bool_)
         places = np.frombuffer(self.records, np.int64)
-        found[places] = np.frombuffer(self.representatives, np.uint8).reshape(-1, 32)
-        return found
+        families[places] = np.frombuffer(self.representatives, np.uint8).reshape(-1, 32)
+        represented[places] = ~np.frombuffer(self.standing, np.bool_)
+        return replace(columns, families=families, represented=represented)
 
 
 @dataclass(frozen=True)
@@ -239,9 +242,10 @@ class Packing(PartWork):
         each = np.frombuffer(entries, np.uint8).reshape(-1, 32)
         per_token = width * (self._width if self._tensors else 1)
         tokens = np.fromiter((len(data) // per_token for data in packed), np.int64, len(packed))
-        families = item.families.of(each) if item.families else None
-        splits = self.reserve.splits(each if families is None else families, tokens)
-        return RecordColumns(each, tokens, splits, families=families)
+        columns = RecordColumns(each, tokens, np.zeros(len(packed), np.uint8))
+        if item.families:
+            columns = item.families.of(columns)
+        return replace(columns, splits=self.reserve.splits(columns.drawn_by, tokens))
 
     def _reserve(self, item: Item, held: Rows) -> str:
         """Writes the shard of the reserve if it has rows; the digest of its row groups."""

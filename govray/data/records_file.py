@@ -5,9 +5,10 @@ Of rows in which some tokens are no loss targets, the file's metadata has each r
 
 Columns ``entry: fixed_size_binary[32]``, ``tokens: int64``, ``split: uint8`` (its place in
 ``record_columns.SPLITS``), a row for each record in Merkle order. Where records are split
-by family, also ``family: fixed_size_binary[32]``, the representative's entry. The manifest binds
-the decoded columns (`RecordColumns.digest`), whatever the compression. None of it goes into a model
-folder.
+by family, also ``family: fixed_size_binary[32]``, the representative's entry, and
+``represented: bool``: whether another record stands for the family in the corpus. The manifest
+binds the decoded columns (`RecordColumns.digest`), whatever the compression. None of it goes into a
+model folder.
 
 Whoever reads compares with the manifest: `PreparedRecords`, for which `open_records` is the way.
 """
@@ -43,8 +44,10 @@ from govray.storage.place import Place
 from govray.storage.regular_file import read_regular
 
 SCHEMA = pa.schema([("entry", pa.binary(32)), ("tokens", pa.int64()), ("split", pa.uint8())])
-FAMILIES = SCHEMA.append(pa.field("family", pa.binary(32)))
-"""Where records are split by family; null for a record that represents its family."""
+FAMILIES = SCHEMA.append(pa.field("family", pa.binary(32))).append(
+    pa.field("represented", pa.bool_())
+)
+"""Where records are split by family; ``family`` is null for a record that represents its own."""
 
 ROW_TARGETS = b"govray.row_targets"
 """Key of the counts in the file's key-value metadata."""
@@ -56,7 +59,13 @@ _GROUP = 1 << 16
 _RESTORE = "Restore the prepared folder, or name the one that the model's run read."
 _AGAIN = "Check the store, its credentials and the network, then try again."
 # Hashes do not get smaller.
-_COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD", "family": "NONE"}
+_COMPRESSION = {
+    "entry": "NONE",
+    "tokens": "ZSTD",
+    "split": "ZSTD",
+    "family": "NONE",
+    "represented": "ZSTD",
+}
 
 
 def write(path: Place, columns: RecordColumns) -> None:
@@ -71,6 +80,8 @@ def write(path: Place, columns: RecordColumns) -> None:
     )
     if columns.families is not None:
         table = table.append_column(FAMILIES.field("family"), _family_column(columns))
+        represented = pa.array(~columns.standing, pa.bool_())
+        table = table.append_column(FAMILIES.field("represented"), represented)
     if columns.row_targets is not None:
         counts = columns.row_targets.astype("<u4").tobytes()
         table = table.replace_schema_metadata({ROW_TARGETS: counts.hex()})
@@ -111,13 +122,18 @@ def read(path: Place, count: int) -> RecordColumns:
         raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
     except (ValueError, pa.ArrowException) as error:
         raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
-    required = table.columns[: len(SCHEMA)]
-    if len(table) != count or any(column.null_count for column in required):
+    required = [column for column in table.column_names if column != "family"]
+    if len(table) != count or any(table.column(each).null_count for each in required):
         raise Malformed("the records do not decode", where=where, do=_RESTORE)
     by_family = len(table.columns) == len(FAMILIES)
     if not count:
         none = RecordColumns.of(())
-        return replace(none, row_targets=targets, families=none.entries if by_family else None)
+        return replace(
+            none,
+            row_targets=targets,
+            families=none.entries if by_family else None,
+            represented=np.empty(0, np.bool_) if by_family else None,
+        )
     entries = _hashes(table.column("entry").chunk(0))
     return RecordColumns(
         entries,
@@ -125,13 +141,14 @@ def read(path: Place, count: int) -> RecordColumns:
         table.column("split").to_numpy(),
         targets,
         _families(entries, table.column("family").chunk(0)) if by_family else None,
+        table.column("represented").to_numpy() if by_family else None,
     )
 
 
 def _family_column(columns: RecordColumns) -> pa.Array:
     """The representatives, null where a record is its own."""
     assert columns.families is not None
-    given = columns.represented
+    given = (columns.families != columns.entries).any(axis=1)
     every = pa.Array.from_buffers(
         pa.binary(32), len(columns), [None, pa.py_buffer(np.ascontiguousarray(columns.families))]
     )

@@ -113,6 +113,7 @@ class Deployment:
                 "corpora": str(self.corpora),
                 "rows_per_step": {"everything": 4, "upper_half": 2, "removable": 1},
                 "epochs": 3,
+                "reserve_by": "record",  # all of a corpus's are near copies
             },
             "governance": {
                 "policy": str(self.policy),

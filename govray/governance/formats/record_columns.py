@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 _HALF = 32
 _AT_ONCE = 1 << 16
 _PACKED = np.dtype([("entry", "V32"), ("tokens", "<u8"), ("split", "u1")])
-_PACKED_FAMILY = np.dtype([*_PACKED.descr, ("family", "V32")])
+_PACKED_FAMILY = np.dtype([*_PACKED.descr, ("family", "V32"), ("standing", "u1")])
 
 
 class ManifestRecord(NamedTuple):
@@ -48,7 +48,10 @@ class RecordColumns:
         row_targets: ``[rows]`` loss targets of each training row that a part's records make, where
             its file states them. No part of ``digest``.
         families: ``[n, 32]``, where records are split by family: the entry of each one's
-            representative, which is the last of its family. None where each is split by itself.
+            representative, the last of its family in all corpora. None where each is split by
+            itself.
+        represented: ``[n]``, with ``families``: which records have a later one of their family in
+            their corpus, which stands for it.
     """
 
     entries: npt.NDArray[np.uint8]
@@ -56,6 +59,7 @@ class RecordColumns:
     splits: npt.NDArray[np.uint8]
     row_targets: Rows | None = None
     families: npt.NDArray[np.uint8] | None = None
+    represented: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -63,8 +67,10 @@ class RecordColumns:
     def slice(self, start: int, stop: int) -> RecordColumns:
         """The records ``[start, stop)``; shares memory."""
         at = slice(start, stop)
-        families = None if self.families is None else self.families[at]
-        return RecordColumns(self.entries[at], self.tokens[at], self.splits[at], families=families)
+        found = RecordColumns(self.entries[at], self.tokens[at], self.splits[at])
+        if self.families is None or self.represented is None:
+            return found
+        return replace(found, families=self.families[at], represented=self.represented[at])
 
     @property
     def drawn_by(self) -> npt.NDArray[np.uint8]:
@@ -72,11 +78,9 @@ class RecordColumns:
         return self.entries if self.families is None else self.families
 
     @property
-    def represented(self) -> npt.NDArray[np.bool_]:
-        """Which records have another one as their family's representative, ``[n]``."""
-        if self.families is None:
-            return np.zeros(len(self), np.bool_)
-        return np.asarray((self.entries != self.families).any(axis=1))
+    def standing(self) -> npt.NDArray[np.bool_]:
+        """Which records stand for their family in their corpus, ``[n]``."""
+        return np.ones(len(self), np.bool_) if self.represented is None else ~self.represented
 
     def record(self, index: int) -> ManifestRecord:
         """One record as a document has it."""
@@ -109,7 +113,8 @@ class RecordColumns:
     @property
     def digest(self) -> str:
         """``sha256:<hex>`` over the records one by one: entry, tokens (uint64, little-endian),
-        split (one byte, its code), and its family's representative where there are families."""
+        split (one byte, its code). Where there are families, also the representative's entry and
+        whether it stands for its family (one byte)."""
         found = hashlib.sha256()
         form = _PACKED if self.families is None else _PACKED_FAMILY
         for start in range(0, len(self), _AT_ONCE):
@@ -120,6 +125,7 @@ class RecordColumns:
             packed["split"] = some.splits
             if some.families is not None:
                 packed["family"] = np.ascontiguousarray(some.families).view("V32").ravel()
+                packed["standing"] = some.standing
             found.update(packed.tobytes())
         return "sha256:" + found.hexdigest()
 

@@ -22,15 +22,16 @@ separator under a context of 1.
 Reserve
 
 A record is held in reserve by a keyed function of its entry (``policy/record_commitment.py``),
-under the manifest's salt (`Reserve`). So equal records of one corpus share their split; those of
-two corpora are chosen apart. The salt is drawn after the suppliers have signed, so a supplier
-cannot choose what is held back. A verifier can recompute the choice. A record with no tokens is
-``empty`` whatever its entry.
+under the manifest's salt (`Reserve`). So equal records of one corpus share their split; without
+families those of two corpora are chosen apart. The salt is drawn after the suppliers have signed,
+so a supplier cannot choose what is held back. A verifier can recompute the choice. A record with no
+tokens is ``empty`` whatever its entry.
 
-A manifest with ``families`` holds records by family: near copies of one text within a corpus. The
-entry that decides is that of the family's representative, its last record, which stands beside
-each record. So a verifier sees that each split follows. Whether the families are the near copies
-can be seen by whoever has the records.
+A manifest with ``families`` holds records by family: near copies of one text, in whatever corpus
+they lie. The entry that decides is that of the family's representative, its last record, which
+is named beside each record. So a verifier sees that each split follows. In each corpus the last
+record of a family stands for it, which is marked too. Whether the families are the near copies can
+be seen by whoever has the records.
 
 Reserve records are packed by the same rule into a shard of their own beside the part's, if they
 make a row. They are the reference for what a model has learned of a corpus. No plan reads them.
@@ -525,33 +526,40 @@ def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordCol
 
 
 class Representatives:
-    """Compares the families of a corpus, part after part: each representative is one of its records
-    and stands for itself.
+    """Compares the families of all corpora, in order, part after part.
 
-    A representative is the last of its family. So it suffices to remember those that are still to
-    come, by the first eight bytes of their entries.
+    Each representative is one of the records and represents itself. In each corpus one record of
+    every family stands for it. Both are the last of their kind. So it suffices to remember those
+    that are still to come, by the first eight bytes of their entries.
     """
 
-    def __init__(self, corpus: str) -> None:
-        self._corpus = corpus
-        self._awaited = np.empty(0, np.uint64)
+    def __init__(self) -> None:
+        self._awaited, self._unfounded = (np.empty(0, np.uint64) for _ in range(2))
 
     def add(self, columns: RecordColumns) -> None:
-        """Compare with the next part."""
+        """Compare with the next part of a corpus."""
         if columns.families is None:
             return
-        represented = columns.represented
-        named, own = columns.families[represented], columns.entries[~represented]
-        self._awaited = np.setdiff1d(
-            np.union1d(self._awaited, _first_word(named)), _first_word(own)
+        named, own = _first_word(columns.families), _first_word(columns.entries)
+        itself = (columns.families == columns.entries).all(axis=1)
+        self._awaited = np.setdiff1d(np.union1d(self._awaited, named[~itself]), own[itself])
+        standing = columns.standing
+        self._unfounded = np.setdiff1d(
+            np.union1d(self._unfounded, named[~standing]), named[standing]
         )
 
+    def end_corpus(self, corpus: str) -> None:
+        """Return if each family of the corpus has a record that stands for it."""
+        if self._unfounded.size:
+            raise ValueError(
+                f"{corpus}: no record stands for {self._unfounded.size} families in it"
+            )
+
     def end(self) -> None:
-        """Return if none is missing."""
+        """Return if no representative is missing."""
         if self._awaited.size:
             raise ValueError(
-                f"{self._corpus}: {self._awaited.size} families are named after a record that is "
-                "none of theirs"
+                f"{self._awaited.size} families are named after a record that is none of theirs"
             )
 
 

@@ -153,30 +153,32 @@ class PreparedRecords:
         for number in range(len(self._manifest.corpus(corpus).parts)):
             yield self.part(corpus, number).columns
 
-    def check(self, corpus: str) -> str:
-        """The Merkle root of the corpus's records, once all that follows from them is compared.
+    def check(self) -> dict[str, str]:
+        """The Merkle root of each corpus's records, once all that follows from them is compared.
 
         Splits follow from entries and salt, and part by part tokens, counts and rows from the
         records. Each family has its representative among them. None of them is a canary.
 
         Returns:
-            ``sha256:<hex>``.
+            Corpus → ``sha256:<hex>``.
         """
-        parts = range(len(self._manifest.corpus(corpus).parts))
-        representatives = Representatives(corpus)
+        representatives = Representatives()
 
-        def checked() -> Iterator[RecordColumns]:
-            for number in parts:
+        def checked(corpus: str) -> Iterator[RecordColumns]:
+            for number in range(len(self._manifest.corpus(corpus).parts)):
                 columns = self.check_part(corpus, number)
                 representatives.add(columns)
                 yield columns
+            representatives.end_corpus(corpus)
 
-        root = self._root(corpus, checked())
         try:
+            roots = {
+                each.corpus: self._root(checked(each.corpus)) for each in self._manifest.corpora
+            }
             representatives.end()
         except ValueError as error:
-            raise Refused(str(error), where=f"records of {corpus}", do=_DO) from None
-        return root
+            raise Refused(str(error), where="records", do=_DO) from None
+        return roots
 
     def check_part(self, corpus: str, number: int) -> RecordColumns:
         """The same of one part; returns its records."""
@@ -195,9 +197,10 @@ class PreparedRecords:
 
     def merkle_root(self, corpus: str) -> str:
         """The RFC 9162 root over the corpus's records, ``sha256:<hex>``."""
-        return self._root(corpus, self.columns(corpus))
+        return self._root(self.columns(corpus))
 
-    def _root(self, corpus: str, parts: Iterable[RecordColumns]) -> str:
+    @staticmethod
+    def _root(parts: Iterable[RecordColumns]) -> str:
         found = merkle.BulkRoot()
         for columns in parts:
             found.add_hashes(columns.entries.tobytes())
@@ -256,7 +259,7 @@ class PreparedRecords:
         A row's *holder* is the record that it has most tokens of, the first of equals. Of the rows
         that a record holds one is designated: which one follows from its entry and the key. So
         every record that holds a row has one row, whatever its length. Where the reserve is split
-        by family, only a family's representative has one.
+        by family, only the record has one that stands for its family in the corpus.
 
         Args:
             rows: ``[n]`` of its own rows, or of its reserve: not those of canaries.
@@ -290,7 +293,8 @@ class PreparedRecords:
             here = numbers == number
             first = int(held[number - 1]) if number else 0
             found[here] = before[number] + self.part(corpus, number).places(rows[here] - first)
-        return np.minimum(found, before[-1] - 1)
+        last: Rows = np.minimum(found, before[-1] - 1)
+        return last
 
     def record_rows(self, corpus: str, record: int) -> range:
         """The rows that hold tokens of a record; empty if it does not train."""
@@ -403,7 +407,7 @@ class _Stream:
         self._width = width
         self._rows = rows
         self._records = np.flatnonzero(columns.splits == split)
-        self._represented = columns.represented[self._records]
+        self._standing = columns.standing[self._records]
         self._starts = np.zeros(self._records.size + 1, np.int64)
         np.cumsum(columns.tokens[self._records] + 1, out=self._starts[1:])
 
@@ -436,7 +440,8 @@ class _Stream:
     def place_of(self, records: Rows) -> Rows:
         """The row where a record begins, or would begin if it is of another split."""
         starts = self._starts[np.searchsorted(self._records, records)]
-        return np.minimum(starts // self._width, max(self._rows - 1, 0))
+        found: Rows = np.minimum(starts // self._width, max(self._rows - 1, 0))
+        return found
 
     def designated(self, rows: Rows, key: int) -> list[str | None]:
         holders = self._holders(rows)
@@ -451,8 +456,8 @@ class _Stream:
             entries[:, :8].copy().view(">u8").ravel().astype(np.uint64) ^ np.uint64(key)
         )
         chosen = first + (drawn % (last - first + 1).astype(np.uint64)).astype(np.int64)
-        # Near copies lie on one side together, so one of a family stands for it.
-        alone = ~self._represented[holders]
+        # Near copies lie on one side together, so one of a corpus's stands for its family.
+        alone = self._standing[holders]
         return [
             entry.tobytes().hex() if told else None
             for entry, told in zip(entries, ((rows == chosen) & alone).tolist(), strict=True)

@@ -281,8 +281,9 @@ def check_prepared(
         for corpus, number in drawn:
             records.check_part(corpus, number)
         return CheckedRecords("sample", records, (len(drawn), len(parts)))
+    roots = records.check()
     for corpus, credential in credentials.items():
-        if records.check(corpus) != credential.document.records.root:
+        if roots.get(corpus) != credential.document.records.root:
             raise Refused(
                 "the manifest's records do not have the Merkle root of the credential",
                 where=corpus,

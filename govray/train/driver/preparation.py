@@ -147,7 +147,8 @@ class Preparation:
         self, corpora: Place, inputs: Inputs, at: datetime, signer: Callable[[], Signer]
     ) -> Prepared:
         tokenizer = words(self.tokenizer, self.rows)
-        by_family = bool(self.reserve) and self.reserve_by == "family"
+        text = self.rows != "images"
+        by_family = bool(self.reserve) and text and self.reserve_by == "family"
         context = 1 if self.rows == "images" else self.context
         made_of: dict[str, Any] = {
             "credentials": sorted(v.digest for v in inputs.credentials.values()),

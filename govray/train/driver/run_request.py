@@ -64,7 +64,7 @@ class RunRequest(RunSettings):
         context: Loss targets of a row.
         tokenizer: ``"bytes"`` or a path to a Hugging Face ``tokenizer.json``.
         reserve: Share of records that are never trained on.
-        reserve_by: ``"record"``, or ``"family"``: near copies within a corpus lie on one side.
+        reserve_by: ``"family"``: near copies, in whatever corpus, lie on one side; or ``"record"``.
         exclude: Corpora left out, as tombstones of the plan.
         canaries: What to plant in which corpora, for `govray audit`.
         rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``. Images have
@@ -119,7 +119,7 @@ class RunRequest(RunSettings):
     context: int = 512
     tokenizer: str = "bytes"
     reserve: float = 0.02
-    reserve_by: ReserveBy = "record"
+    reserve_by: ReserveBy = "family"
     exclude: Sequence[str] = ()
     canaries: Mapping[str, Canaries] | None = None
     rows: RowKind = "text"

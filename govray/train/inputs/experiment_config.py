@@ -129,9 +129,9 @@ class Data(Section):
     tokenizer: DiskPath = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
     reserve: ReserveShare = Field(0.02, description="share of records never trained on")
     reserve_by: ReserveBy = Field(
-        "record",
-        description="what lies on one side of the reserve: each record, or near copies within a "
-        "corpus together",
+        "family",
+        description="what lies on one side of the reserve: near copies in all corpora together, or "
+        "each record; of images each record",
     )
     rows_per_step: dict[str, Quota] = Field(
         description="profile name to rows a step; each route stream of that profile reads so many"
@@ -164,6 +164,12 @@ class Data(Section):
         if self.reserve_by == "family" and self.rows == "images":
             raise ValueError("reserve_by: near copies are found in text, of images leave it out")
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _images_have_no_families(cls, value: Any) -> Any:
+        images = isinstance(value, dict) and value.get("rows") == "images"
+        return {"reserve_by": "record", **value} if images else value
 
     @model_validator(mode="before")
     @classmethod

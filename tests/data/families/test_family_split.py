@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from govray.data import corpus, records_file
 from govray.data.admission import Prepared
+from govray.data.families import near_families
+from govray.data.families.near_families import Bands, Places
 from govray.data.records_file import open_records
 from govray.errors import Refused
 from govray.governance.formats.record_columns import RESERVE, TRAIN, RecordColumns
@@ -38,7 +41,7 @@ def build(shelf: Shelf, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> Shelf:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     made = Shelf(tmp_path_factory.mktemp("families"))
     build(made, "copies")
     return made
@@ -52,12 +55,18 @@ def by_family(shelf: Shelf) -> Prepared:
 def columns(prepared: Prepared, name: str = "copies") -> RecordColumns:
     """All records of a corpus behind each other."""
     parts = list(open_records(prepared.folder, prepared.manifest).columns(name))
-    families = [part.families for part in parts]
-    return RecordColumns(
-        np.concatenate([part.entries for part in parts]),
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.splits for part in parts]),
-        families=None if families[0] is None else np.concatenate(families),
+    found = RecordColumns(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("entries", "tokens", "splits")
+        )
+    )
+    if parts[0].families is None:
+        return found
+    return replace(
+        found,
+        families=np.concatenate([part.families for part in parts]),
+        represented=np.concatenate([~part.standing for part in parts]),
     )
 
 
@@ -73,7 +82,7 @@ def test_copies_of_a_text_lie_on_one_side(shelf: Shelf, by_family: Prepared) -> 
     assert {TRAIN} in sides(by_family)
     assert {RESERVE} in sides(by_family)
     records = open_records(by_family.folder, by_family.manifest)
-    assert records.check("copies")
+    assert records.check()
     assert len({records.family("copies", k) for k in range(COPIES * TEXTS)}) == TEXTS
     # Without families they lie on both, and the manifest says nothing of them.
     by_record = shelf.prepare("by-record")
@@ -88,21 +97,21 @@ def test_a_preparation_goes_on_and_is_found_again(shelf: Shelf, by_family: Prepa
         shelf.prepare("by-family")
 
 
-def rebound(prepared: Prepared, changed: RecordColumns) -> PreparedRecords:
-    """The records of the first part changed, and a manifest that binds them: an operator's lie."""
+def rebound(prepared: Prepared, changed: RecordColumns, number: int = 0) -> PreparedRecords:
+    """The records of a part changed, and a manifest that binds them: an operator's lie."""
     value = prepared.manifest.to_json()
-    part = value["corpora"][0]["parts"][0]
+    part = value["corpora"][0]["parts"][number]
     part["recordsDigest"] = changed.digest
     read = records_file.reader(prepared.folder)
     manifest = Manifest.from_json(value)
-    return PreparedRecords(manifest, lambda c, k: changed if k == 0 else read(c, k))
+    return PreparedRecords(manifest, lambda c, k: changed if k == number else read(c, k))
 
 
 def test_a_split_that_its_family_does_not_say_is_refused(by_family: Prepared) -> None:
     first = open_records(by_family.folder, by_family.manifest).part("copies", 0).columns
     assert first.families is not None
-    assert first.represented.any()
-    none = replace(first, families=None)
+    assert not first.standing.all()
+    none = replace(first, families=None, represented=None)
     with pytest.raises(Refused, match="do not state families"):
         rebound(by_family, none).check_part("copies", 0)
     # Each for itself: what a verifier would see if records could leave their families at will.
@@ -123,7 +132,61 @@ def test_a_family_named_after_no_record_is_refused(by_family: Prepared) -> None:
     )
     families = first.families.copy()
     families[0] = invented
-    records = rebound(by_family, replace(first, families=families))
+    represented = ~first.standing
+    represented[0] = False
+    changed = replace(first, families=families, represented=represented)
+    records = rebound(by_family, changed)
     assert len(records.check_part("copies", 0))  # it follows from its family
     with pytest.raises(Refused, match="1 families are named after a record that is none of theirs"):
-        records.check("copies")
+        records.check()
+
+
+def test_a_family_for_which_no_record_stands_is_refused(by_family: Prepared) -> None:
+    """It would leave the corpus without probe rows, and so unmeasured."""
+    prepared = by_family.manifest.corpus("copies")
+    last = len(prepared.parts) - 1
+    columns = open_records(by_family.folder, by_family.manifest).part("copies", last).columns
+    hidden = replace(columns, represented=np.ones(len(columns), np.bool_))
+    records = rebound(by_family, hidden, last)
+    assert len(records.check_part("copies", last))
+    with pytest.raises(Refused, match="no record stands for"):
+        records.check()
+
+
+def test_a_second_supplier_s_copy_lies_on_the_same_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the reserve would train under his name, and what is learned would not show."""
+    mine = {f"{number:03}": text for number in range(200) for text in versions(number, 1).values()}
+    mine |= {f"{number}": f"short {number}".encode() for number in range(200, 220)}
+    edited = {name: text + b" and more" for name, text in mine.items()}
+    shelf = Shelf(tmp_path)
+    shelf.add("mine", dict(sorted(mine.items())))
+    shelf.add("zz-other", dict(sorted(edited.items())))
+
+    def measured(prepared: Prepared) -> tuple[float, int]:
+        """How much better the records of my reserve are known than the trained ones, and how many
+        of mine could be measured; a text is known if any corpus trains on it."""
+        ours, theirs = (columns(prepared, name) for name in ("mine", "zz-other"))
+        known = (ours.splits == TRAIN) | (theirs.splits == TRAIN)
+        return float(known[ours.splits == RESERVE].mean()), int(ours.standing.sum())
+
+    across = shelf.prepare("across", by_family=True, reserve_share=0.3)
+    assert open_records(across.folder, across.manifest).check()
+    # Records of few words are near to equal ones alone.
+    splits = [columns(across, name).splits[:200] for name in ("mine", "zz-other")]
+    assert (splits[0] == splits[1]).all()
+    known, standing = measured(across)
+    assert known <= 0.1
+    assert standing == len(mine)  # each is measured in its own corpus
+    # The control: families within each corpus alone.
+    joined = near_families.families
+
+    def within(found: Bands, folder: Path) -> Places:
+        half = len(mine)
+        return np.concatenate(
+            [np.array(joined(found[:, :half], folder)), half + joined(found[:, half:], folder)]
+        )
+
+    monkeypatch.setattr(near_families, "families", within)
+    assert measured(shelf.prepare("within", by_family=True, reserve_share=0.3))[0] >= 0.5

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from govray.data.families import near_families
-from govray.data.families.near_families import bands, families
+from govray.data.families.near_families import Bands, Places, bands, families
 
 WORDS = [f"word{number}" for number in range(4000)]
 
@@ -31,9 +33,15 @@ def content(words: list[str]) -> bytes:
     return " ".join(words).encode()
 
 
+def joined(found: Bands) -> Places:
+    """The families, in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        return np.array(families(found, Path(folder)))
+
+
 def grouped(contents: list[bytes]) -> list[list[int]]:
     """The families of more than one record, by place."""
-    last = families(bands(contents))
+    last = joined(bands(contents))
     return [
         np.flatnonzero(last == each).tolist() for each in np.unique(last) if sum(last == each) > 1
     ]
@@ -62,11 +70,13 @@ def test_equal_records_are_one_family_whatever_stands_between_them(
     same = content(text(1))
     others = [content(edited(text(1), seed, 30)) for seed in range(30)]
     contents = [same, *others[:15], same, *others[15:], same]
-    last = families(bands(contents))
+    last = joined(bands(contents))
     assert last[0] == last[16] == last[32]
     # Even where nothing but equal texts is near.
     monkeypatch.setattr(near_families, "SIMILAR", 1.0)
     assert grouped(contents) == [[0, 16, 32]]
+    # Of few words, and of no text.
+    assert grouped([b"a b", b"a c", b"\xff\x00", b"a b", b"\xff\x00"]) == [[0, 3], [2, 4]]
 
 
 def test_families_follow_from_bands_alone_in_any_block_size(
@@ -74,12 +84,13 @@ def test_families_follow_from_bands_alone_in_any_block_size(
 ) -> None:
     contents = [content(edited(text(seed % 7), seed, 5)) for seed in range(60)]
     found = bands(contents)
-    whole = families(found)
+    whole = joined(found)
     assert len(np.unique(whole)) == 7
     monkeypatch.setattr(near_families, "_AT_ONCE", 3)
-    assert (families(found) == whole).all()
+    monkeypatch.setattr(near_families, "_BUCKET", 11)
+    assert (joined(found) == whole).all()
     order = np.arange(60)[::-1].copy()
-    backwards = families(np.ascontiguousarray(found[:, order]))
+    backwards = joined(np.ascontiguousarray(found[:, order]))
     assert all(
         (whole[a] == whole[b]) == (backwards[59 - a] == backwards[59 - b])
         for a, b in pairwise(range(60))
