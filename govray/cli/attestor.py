@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from govray.cli import signing_key
 from govray.cli.output import line, note, report
+from govray.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from govray.platform.attestor.attestor import Attestor
+    from govray.platform.attestor.settings import AttestorSettings
 
 LOOK_S = 2.0
 """Between two looks for a run that has ended."""
@@ -56,7 +58,7 @@ def watch(file: Path, *, once: bool) -> None:
         _pass(attestor, Event())
         return
     door = register_door(register, token, trust.digest, instant)
-    with _open(door, settings.port) as (address, stop):
+    with _open(door, settings) as (address, stop):
         report({"address": address, "keyids": [each.public_key.keyid for each in signers]})
         line(f"govray attests what ends below {settings.storage}, register {address}")
         note("Stop it with Ctrl-C.")
@@ -82,8 +84,32 @@ def _pass(attestor: Attestor, stop: Event) -> bool:
     return True
 
 
+def _certificate(settings: AttestorSettings) -> tuple[Path, Path] | None:
+    """The register's certificate and its key, which belong together."""
+    import ssl
+
+    from govray.storage.private_file import OpenToOthers, open_private
+
+    certificate, key = settings.certificate, settings.certificate_key
+    if certificate is None or key is None:
+        return None
+    try:
+        open_private(key).close()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OpenToOthers as error:
+        what = "others than its owner may read the certificate's key"
+        raise Refused(what, where=str(key), do=f"Run {error.remedy}") from None
+    except OSError as error:
+        raise UsageError(
+            f"the register's certificate cannot be used ({error.strerror})",
+            where=str(certificate),
+            do="Name a certificate and its key, both as PEM, in attestor.yaml",
+        ) from None
+    return certificate, key
+
+
 @contextmanager
-def _open(door: Starlette, port: int) -> Iterator[tuple[str, Event]]:
+def _open(door: Starlette, settings: AttestorSettings) -> Iterator[tuple[str, Event]]:
     """The register's door, open in a thread until the context ends; and what a signal sets.
     A second signal ends the process at once, which is safe."""
     import signal
@@ -92,7 +118,6 @@ def _open(door: Starlette, port: int) -> Iterator[tuple[str, Event]]:
     import uvicorn
 
     from govray.cli.serve import listen, server_config
-    from govray.platform.attestor.door import HOST
 
     stop = Event()
 
@@ -100,14 +125,16 @@ def _open(door: Starlette, port: int) -> Iterator[tuple[str, Event]]:
         signal.signal(number, signal.SIG_DFL)
         stop.set()
 
-    with listen(HOST, port, "port") as listening:
-        server = uvicorn.Server(server_config(door, []))
+    tls = _certificate(settings)
+    with listen(settings.host, settings.port, "port") as listening:
+        server = uvicorn.Server(server_config(door, [], tls=tls))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, name="register")
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, stopping)
         thread.start()
         try:
-            yield f"http://{HOST}:{listening.getsockname()[1]}", stop
+            scheme = "https" if tls else "http"
+            yield f"{scheme}://{settings.host}:{listening.getsockname()[1]}", stop
         finally:
             server.should_exit = True
             thread.join()

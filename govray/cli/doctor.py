@@ -115,7 +115,7 @@ def _findings(
         reached = [*jobs.reaches(kept)]
         reached += separation.queue_findings(asked, queue, jobs) if asked and queue else []
         yield from _accounts(jobs, reached)
-        if asked and not owners(asked.address):
+        if asked and asked.kubernetes is None and not owners(asked.address):
             yield Symptom("accounts", UNKNOWN, "Ray does not listen here, so not whose it is")
     yield from _addresses(asked, theirs)
     yield from _servers(asked, theirs)
@@ -144,7 +144,7 @@ def _accounts(jobs: separation.Jobs, reached: list[Refused]) -> Iterator[Symptom
 
 def _addresses(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[Symptom]:
     ports = {_SERVICE_PORT: "the service speaks plain HTTP"}
-    if attestor is not None:
+    if attestor is not None and attestor.certificate is None:
         ports[attestor.port] = "the attestor's register speaks plain HTTP"
     if queue is not None and (port := urlsplit(queue.address).port):
         ports[port] = "Ray's dashboard starts jobs"
@@ -159,9 +159,10 @@ def _addresses(queue: Queue | None, attestor: AttestorSettings | None) -> Iterat
 
 
 def _servers(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[Symptom]:
-    """What Ray and the register answer to a stranger, and what time they have."""
+    """What Ray and the register answer to a stranger, and what time they have. Where jobs are
+    Kubernetes' there is no Ray to ask; a register with a certificate knows other names."""
     answers = {}
-    if queue is not None:
+    if queue is not None and queue.kubernetes is None:
         answers["Ray"] = answer = _answer(f"{queue.address}/api/jobs/")
         do = "Start every node with RAY_AUTH_MODE=token"
         if answer is None:
@@ -170,7 +171,7 @@ def _servers(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator
             yield Symptom("token", WRONG, "Ray takes jobs from everyone who reaches it", do)
         else:
             yield Symptom("token", OK, f"Ray answers {answer.status} to who has no token")
-    if attestor is not None:
+    if attestor is not None and attestor.certificate is None:
         answers["the register"] = _answer(f"http://127.0.0.1:{attestor.port}/v1/register")
     yield from _clock({name: each.date for name, each in answers.items() if each})
 

@@ -135,6 +135,8 @@ def of_attestor(settings: AttestorSettings, file: Path) -> Iterator[Kept]:
     if (register := sqlite_file(parse_url(settings.register_url))) is not None:
         yield Kept("the register", register, secret=True)
     yield Kept("the attestor's token", settings.token_file, secret=True)
+    if settings.certificate_key is not None:
+        yield Kept("the key of the register's certificate", settings.certificate_key, secret=True)
     yield Kept("the trust root", settings.trust_root)
     for each in settings.revocations:
         yield Kept("a revocation list", each, below=True)

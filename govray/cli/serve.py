@@ -308,6 +308,7 @@ def server_config(
     *,
     max_message: int = 0,
     own_log: bool = True,
+    tls: tuple[Path, Path] | None = None,
 ) -> uvicorn.Config:
     """How uvicorn serves ``app``: within its own limits, nothing logged of a request. It has no
     limit on the time of a request's head: `deploy/haproxy.cfg` has, for strangers.
@@ -316,6 +317,7 @@ def server_config(
         proxies: Addresses whose X-Forwarded-For is trusted. That of others is ignored, or a client
             could evade its rate limit.
         max_message: Bytes of a WebSocket's message; 0: there are no WebSockets.
+        tls: A certificate and its key; None: it speaks plain HTTP.
     """
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
@@ -325,6 +327,8 @@ def server_config(
         http="h11",  # the one of uvicorn's parsers that bounds a head
         h11_max_incomplete_event_size=LARGEST_HEAD,
         limit_concurrency=MOST_CONNECTIONS,
+        ssl_certfile=tls and tls[0],
+        ssl_keyfile=tls and tls[1],
         ws="websockets-sansio" if max_message else "none",
         ws_max_size=max_message,
         proxy_headers=bool(proxies),

@@ -22,10 +22,20 @@ import yaml
 from helm_python import Chart, HelmError, lint
 
 from govray.cli import main
+from govray.platform.attestor.settings import read_settings
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_job import Pods, Tenant, ray_job
+from govray.platform.queue.settings import read_queue
 from govray.platform.store.tables import Submission
-from tests.support.operator_rules import Image, Objects, clusters, faults, quantity, schemas
+from tests.support.operator_rules import (
+    Image,
+    Objects,
+    clusters,
+    faults,
+    parts,
+    quantity,
+    schemas,
+)
 from tests.support.tree import ROOT
 
 CHART = ROOT / "deploy/kubernetes"
@@ -41,6 +51,16 @@ EVERYTHING = {
     "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
     "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
 }
+PLATFORM: dict[str, Any] = {
+    **EVERYTHING,
+    "service": {"host": "govray.example.com"},
+    "platform": {"enabled": True, "trustRoot": "{}", "authority": "-----BEGIN CERTIFICATE-----"},
+    "projects": {
+        "research": {"namespace": "ml-research", "user": 20001},
+        "product": {"namespace": "ml-product", "user": 20002},
+    },
+}
+"""Service, queue and attestor outside of what jobs reach."""
 IMAGE = Image(
     (ROOT / "deploy/Containerfile").read_text(),
     frozenset(re.findall(r"^([\w-]+)==", (ROOT / "deploy/constraints.txt").read_text(), re.M)),
@@ -50,11 +70,13 @@ IMAGE = Image(
 def rendered(values: Mapping[str, Any]) -> Objects:
     with Chart.load(CHART) as chart:
         text = chart.render({"image": DIGEST, **values}, name="govray", namespace="ml")
-    found = {}
+    found: dict[tuple[str, str], Any] = {}
     for manifest in text.values() if isinstance(text, dict) else [text]:
         for each in yaml.safe_load_all(manifest):
             if each:
-                found[each["kind"], each["metadata"]["name"]] = each
+                name, namespace = each["metadata"]["name"], each["metadata"].get("namespace")
+                one = (each["kind"], name) not in found
+                found[each["kind"], name if one else f"{namespace}/{name}"] = each
     return found
 
 
@@ -63,9 +85,15 @@ def objects() -> Objects:
     return rendered(EVERYTHING)
 
 
-def test_what_the_operators_and_the_kubelet_say_of_it(objects: Objects) -> None:
+@pytest.fixture(scope="module")
+def platform() -> Objects:
+    return rendered(PLATFORM)
+
+
+def test_what_the_operators_and_the_kubelet_say_of_it(objects: Objects, platform: Objects) -> None:
     assert faults(objects, IMAGE) == []
     assert faults(rendered({}), IMAGE) == []
+    assert faults(platform, IMAGE) == []
 
 
 Change = Callable[[dict[tuple[str, str], Any]], Image | None]
@@ -201,13 +229,175 @@ FAULTS: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_put_back_is_found(name: str, objects: Objects) -> None:
-    change, found = FAULTS[name]
-    changed = dict(deepcopy(objects))
+def deployed(name: str, change: Callable[[Any, Any], object]) -> Change:
+    """``change`` of a Deployment: its pods' spec and their last container."""
+
+    def changed(objects: dict[tuple[str, str], Any]) -> None:
+        spec = objects["Deployment", f"govray-{name}"]["spec"]["template"]["spec"]
+        change(spec, spec["containers"][-1])
+
+    return changed
+
+
+def without(found: Any, value: object) -> None:
+    found[:] = [each for each in found if value not in (each, each.get("name"))]
+
+
+def role(verb: str, resource: str, *, more: bool = False) -> Change:
+    def changed(objects: dict[tuple[str, str], Any]) -> None:
+        for rule in objects["Role", "govray-queue"]["rules"]:
+            if rule["resources"] == [resource]:
+                (rule["verbs"].append if more else rule["verbs"].remove)(verb)
+
+    return changed
+
+
+def bound(objects: dict[tuple[str, str], Any]) -> None:
+    jobs = {"kind": "ServiceAccount", "name": "govray-jobs", "namespace": "ml-research"}
+    objects["RoleBinding", "govray-queue"]["subjects"].append(jobs)
+
+
+def setting(old: str, new: str) -> Change:
+    def changed(objects: dict[tuple[str, str], Any]) -> None:
+        data = objects["ConfigMap", "govray-platform"]["data"]
+        for name, text in data.items():
+            data[name] = text.replace(old, new)
+
+    return changed
+
+
+def policy(name: str, change: Callable[[Any], object]) -> Change:
+    return lambda objects: change(objects["NetworkPolicy", name]["spec"]) and None
+
+
+KEY = {"name": "operator-secret", "secret": {"secretName": VALUES["operatorKeySecret"]}}
+PLATFORM_FAULTS: dict[str, tuple[Change, str]] = {
+    "a verb that the queue lacks": (role("delete", "rayjobs"), "may not delete rayjobs"),
+    "a log that it may not read": (role("get", "pods/log"), "may not get pods/log"),
+    "a secret that it may read": (role("get", "secrets", more=True), "lets secrets be read"),
+    "rights of jobs": (bound, "gives jobs rights"),
+    "a queue without a token": (
+        deployed("queue", lambda pod, _: pod.update(automountServiceAccountToken=False)),
+        "alone asks the API server",
+    ),
+    "an account that nobody makes": (
+        lambda o: o.pop(("ServiceAccount", "govray-attestor")) and None,
+        "no account govray-attestor",
+    ),
+    "the key in the queue's pod": (
+        deployed("queue", lambda pod, _: pod["volumes"].append(KEY)),
+        "has govray-operator-key",
+    ),
+    "the store's secret in the attestor's pod": (
+        deployed(
+            "attestor",
+            lambda pod, _: pod["volumes"].append(
+                {"secret": {"secretName": "govray-store"}, "name": "x"}
+            ),
+        ),
+        "has govray-store",
+    ),
+    "a key that its group reads": (
+        deployed(
+            "attestor",
+            lambda pod, container: container["volumeMounts"].append(
+                {"name": "operator-secret", "mountPath": "/k"}
+            ),
+        ),
+        "govray refuses",
+    ),
+    "secrets of root's": (
+        deployed("service", lambda pod, _: pod["securityContext"].pop("fsGroup")),
+        "cannot read",
+    ),
+    "a root": (
+        deployed("attestor", lambda pod, _: pod["securityContext"].update(runAsUser=0)),
+        "it is root",
+    ),
+    "a mount without a volume": (
+        deployed("attestor", lambda pod, _: without(pod["volumes"], "register")),
+        "no volume register",
+    ),
+    "a file that the settings lack": (
+        lambda o: o["ConfigMap", "govray-platform"]["data"].pop("root.json") and None,
+        "has no root.json",
+    ),
+    "a register on two nodes": (
+        deployed(
+            "queue",
+            lambda pod, _: pod["volumes"].append(
+                {"name": "r", "persistentVolumeClaim": {"claimName": "govray-register"}}
+            ),
+        ),
+        "a claim of one node",
+    ),
+    "a key elsewhere": (setting("/private/operator/", "/etc/keys/"), "refuses|nothing lies"),
+    "a token elsewhere": (setting("/private/attestor/token", "/private/token"), "nothing lies at"),
+    "runs that the attestor may write": (
+        deployed(
+            "attestor",
+            lambda _, container: [
+                each.pop("readOnly")
+                for each in container["volumeMounts"]
+                if each["name"] == "shared"
+            ],
+        ),
+        "may write /shared",
+    ),
+    "models that it may not write": (
+        deployed(
+            "attestor",
+            lambda _, container: [
+                each.update(readOnly=True)
+                for each in container["volumeMounts"]
+                if each["name"] == "models"
+            ],
+        ),
+        "may not write /srv",
+    ),
+    "a Service that leads nowhere": (
+        lambda o: o["Service", "govray-attestor"]["spec"]["ports"][0].update(targetPort="tls"),
+        "leads to no port",
+    ),
+    "a register of another name": (setting("govray-attestor.ml", "attestor.ml"), "no Service"),
+    "a store that nobody makes": (
+        deployed("service", lambda pod, _: without(pod["initContainers"], "upgrade")),
+        "makes the service's store",
+    ),
+    "an attestor that all may ask": (
+        policy("govray-attestor", lambda spec: spec["ingress"].append({"ports": [{"port": 8686}]})),
+        "elsewhere {}: it reaches",
+    ),
+    "an attestor that jobs can't reach": (
+        policy("govray-attestor", lambda spec: spec["ingress"][0]["from"].pop()),
+        "ml-research {}: no way to",
+    ),
+    "a queue that may not ask it": (
+        policy("govray-queue", lambda spec: spec["egress"].pop()),
+        "'queue'}: it reaches the attestor",
+    ),
+    "a queue that asks no store": (
+        policy("govray-queue", lambda spec: spec["egress"].pop(1)),
+        "queue: its port 5432 is shut",
+    ),
+    "a service that nobody asks": (
+        policy("govray-service", lambda spec: spec.update(ingress=[])),
+        "ingress-nginx: no way to",
+    ),
+    "an attestor without a policy": (
+        lambda o: o.pop(("NetworkPolicy", "govray-attestor")) and None,
+        "elsewhere {}: it reaches the attestor",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *PLATFORM_FAULTS])
+def test_a_fault_put_back_is_found(name: str, objects: Objects, platform: Objects) -> None:
+    change, found = (FAULTS | PLATFORM_FAULTS)[name]
+    changed = dict(deepcopy(objects if name in FAULTS else platform))
     wrong = change(changed)
     told = faults(changed, wrong if isinstance(wrong, Image) else IMAGE)
-    assert any(found in each for each in told), told
+    assert any(re.search(found, each) for each in told), told
 
 
 def test_helm_finds_no_fault() -> None:
@@ -243,7 +433,7 @@ def test_a_job_waits_in_its_project_s_queue(objects: Objects) -> None:
     assert limits["nvidia.com/gpu"] == "1"
 
 
-NAMESPACES = {"projects": {"research": {"namespace": "ml-research"}}}
+NAMESPACES = {"projects": {"research": {"namespace": "ml-research", "user": 20001}}}
 
 
 def test_the_queue_s_job_is_what_the_operators_and_its_rights_allow() -> None:
@@ -265,13 +455,43 @@ def test_the_queue_s_job_is_what_the_operators_and_its_rights_allow() -> None:
     }
     assert any("any pod" in each for each in faults(found, IMAGE))
 
-    role = found["Role", "govray-queue"]
-    assert {(each["resources"][0], *each["verbs"]) for each in role["rules"]} == {
-        ("rayjobs", "get", "list", "create", "patch", "delete"),
-        ("workloads", "get", "list"),
-        ("pods", "get", "list"),
-        ("secrets", "create", "update"),  # it reads none
+
+def test_what_the_chart_writes_is_what_queue_and_attestor_read(
+    platform: Objects, tmp_path: Path
+) -> None:
+    for name, text in platform["ConfigMap", "govray-platform"]["data"].items():
+        (tmp_path / name).write_text(text)
+    queue = read_queue(tmp_path / "queue.yaml")
+    assert queue.kubernetes is not None
+    assert queue.attestor is not None
+    assert {name: each.user for name, each in queue.kubernetes.projects.items()} == {
+        "research": 20001, "product": 20002,
+    }  # fmt: skip
+    assert queue.slots["gpu"].memory == 56 << 30  # as Kueue's quota counts it
+    assert queue.limits.pools == {name: pool["nodes"] for name, pool in VALUES["pools"].items()}
+    attestor = read_settings(tmp_path / "attestor.yaml")
+    assert queue.attestor.url == f"https://govray-attestor.ml.svc:{attestor.port}"
+    # Jobs trust whom the queue trusts, and have the folder of runs.
+    assert "SSL_CERT_FILE" in str(queue.kubernetes.container["env"])
+    assert {each["name"] for each in queue.kubernetes.pod["volumes"]} == {
+        each["name"] for each in queue.kubernetes.container["volumeMounts"]
     }
+    # No job has a number of service, queue or attestor, nor the image's.
+    users = {pods.spec["securityContext"]["runAsUser"] for _, pods, _ in parts(platform)}
+    assert users == {1001, 1002}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"service": {"enabled": True}}, "in its place"),
+        ({"projects": {"research": {"namespace": "ml-research"}}}, "a number of their own"),
+        ({"platform": {"enabled": True}}, "trustRoot"),
+    ],
+)
+def test_a_platform_that_could_not_start_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(HelmError, match=message):
+        rendered({**PLATFORM, **values})
 
 
 @pytest.mark.parametrize("namespace", ["ml", "shared"])
@@ -340,15 +560,21 @@ def test_what_an_experiment_asks_for_is_what_its_job_gets(
     }
 
 
-def test_kubernetes_takes_its_own_kinds(objects: Objects) -> None:
+def test_kubernetes_takes_its_own_kinds(objects: Objects, platform: Objects) -> None:
     checked = set()
-    for (kind, _), each in objects.items():
-        if each["apiVersion"] in {"v1", "batch/v1", "networking.k8s.io/v1", "policy/v1"}:
+    for (kind, _), each in [*objects.items(), *platform.items()]:
+        if each["apiVersion"] in {
+            "v1", "apps/v1", "batch/v1", "networking.k8s.io/v1", "policy/v1",
+            "rbac.authorization.k8s.io/v1",
+        }:  # fmt: skip
             kubernetes_validate.validate(each, "1.34", strict=True)
             with pytest.raises(kubernetes_validate.ValidationError):
                 kubernetes_validate.validate({**each, "specification": {}}, "1.34", strict=True)
             checked.add(kind)
-    assert {"ServiceAccount", "NetworkPolicy", "Ingress", "Job", "PodDisruptionBudget"} <= checked
+    assert checked >= {
+        "ServiceAccount", "NetworkPolicy", "Ingress", "Job", "PodDisruptionBudget", "Deployment",
+        "Service", "PersistentVolumeClaim", "ConfigMap", "Role", "RoleBinding",
+    }  # fmt: skip
 
 
 @pytest.mark.skipif("GOVRAY_CRDS" not in os.environ, reason="GOVRAY_CRDS names no folder")

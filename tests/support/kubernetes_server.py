@@ -19,6 +19,7 @@ import base64
 import json
 import os
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import jsonschema
 
-from tests.support.operator_rules import schemas
+from tests.support.operator_rules import NEEDED, schemas
 
 Key = tuple[str, str, str]
 TOKEN = "k" * 40
@@ -48,6 +49,11 @@ preRunningDeadlineSeconds shutdownAfterJobFinishes suspend
 SPEC = frozenset(_SPEC.split())
 """Of a RayJob: an unknown one is pruned by a server, and refused where validation is strict."""
 NOW = "2026-11-24T09:00:00Z"
+VERBS = {
+    ("GET", False): "get", ("POST", True): "create", ("PUT", False): "update",
+    ("PATCH", False): "patch", ("DELETE", False): "delete",
+}  # fmt: skip
+"""Of a request to the server, for an object or for all of them."""
 
 
 class Work(Protocol):
@@ -120,6 +126,9 @@ class KubernetesServer:
         if match is None:
             return 404, "404 page not found"
         namespace, kind, name, log = match.groups()
+        verb = VERBS.get((method, name is None), "list")
+        if verb not in NEEDED[f"{kind}/log" if log else kind]:
+            return said(403, "Forbidden", f"{kind} is forbidden: the account cannot {verb} it")
         query = {key: each[0] for key, each in parse_qs(parts.query).items()}
         if log:
             return 200, self.logs.get(name, "")
@@ -436,8 +445,10 @@ def _pods(job: Any) -> int:
 
 
 @contextmanager
-def kubernetes(**settings: Any) -> Iterator[KubernetesServer]:
-    """A server on a free port of this machine."""
+def kubernetes(
+    port: int = 0, tls: ssl.SSLContext | None = None, **settings: Any
+) -> Iterator[KubernetesServer]:
+    """A server on a port of this machine; 0: a free one."""
     made = KubernetesServer(**settings)
 
     class Handler(BaseHTTPRequestHandler):
@@ -458,7 +469,9 @@ def kubernetes(**settings: Any) -> Iterator[KubernetesServer]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     made.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()

@@ -337,7 +337,7 @@ def secret_files(objects: Objects, image: Image) -> Iterator[str]:
             each["name"]: each["secret"]["secretName"]
             for each in pods.spec.get("volumes", ())
             # What anybody in the pod may read is no key: an attempt's own files.
-            if "secret" in each and each["secret"].get("defaultMode", 0o644) != 0o444
+            if "secret" in each and not where.startswith(f"RayJob {each['secret']['secretName']} ")
         }
         for container in pods.containers:
             for mount in container.get("volumeMounts", ()):
@@ -399,10 +399,267 @@ def programs(objects: Objects, image: Image) -> Iterator[str]:
 
 def stores(objects: Objects, image: Image) -> Iterator[str]:
     """govray's own: a service over a store that nobody made or upgraded does not start."""
-    if any(kind == "RayService" for kind, _ in objects):
-        commands = [pods.spec["containers"][0].get("command") for _, pods in all_pods(objects)]
-        if ["govray", "store", "upgrade"] not in commands:
-            yield "nothing makes the service's store"
+    commands = [
+        each.get("command", []) for _, pods in all_pods(objects) for each in pods.containers
+    ]
+    serves = any(kind == "RayService" for kind, _ in objects)
+    serves = serves or any(each[:2] == ["govray", "serve"] for each in commands)
+    if serves and ["govray", "store", "upgrade"] not in commands:
+        yield "nothing makes the service's store"
+
+
+# Service, queue and attestor
+
+
+NEEDED: Mapping[str, frozenset[str]] = {
+    "rayjobs": frozenset({"get", "list", "create", "patch", "delete"}),
+    "workloads": frozenset({"list"}),
+    "pods": frozenset({"list"}),
+    "pods/log": frozenset({"get"}),
+    "secrets": frozenset({"create", "update"}),
+}
+"""What the queue asks of the API server in a project's namespace. The server of the tests refuses
+everything else (`tests.support.kubernetes_server`)."""
+
+
+def parts(objects: Objects) -> Iterator[tuple[str, Pods, dict[str, Any]]]:
+    """The pods that run a command of govray's, with that and its container."""
+    for where, pods in all_pods(objects):
+        container = pods.spec["containers"][0]
+        command = container.get("command", [])
+        if where.startswith("Deployment") and command[:1] == ["govray"]:
+            yield command[1], pods, container
+
+
+def settings(objects: Objects, name: str) -> dict[str, Any]:
+    """What a file of a ConfigMap says."""
+    for (kind, _), each in objects.items():
+        if kind == "ConfigMap" and name in each["data"]:
+            found: dict[str, Any] = yaml.safe_load(each["data"][name])
+            return found
+    return {}
+
+
+def granted(objects: Objects, account: str, namespace: str) -> set[tuple[str, str]]:
+    """Resources and verbs that roles of a namespace give to an account."""
+    bound = {
+        each["roleRef"]["name"]
+        for (kind, _), each in objects.items()
+        if kind == "RoleBinding"
+        and each["metadata"]["namespace"] == namespace
+        and any(one["name"] == account for one in each["subjects"])
+    }
+    return {
+        (resource, verb)
+        for (kind, _), each in objects.items()
+        if kind == "Role" and each["metadata"]["namespace"] == namespace
+        and each["metadata"]["name"] in bound
+        for rule in each["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }  # fmt: skip
+
+
+def rights(objects: Objects, image: Image) -> Iterator[str]:
+    """plugin/pkg/auth/authorizer/rbac/rbac.go: RuleAllows. A request is refused that no role of a
+    bound account names. Nobody reads a secret through the API, and jobs ask it nothing."""
+    tenants = settings(objects, "queue.yaml").get("kubernetes", {}).get("projects", {})
+    for verb, pods, _ in parts(objects):
+        for tenant in tenants.values() if verb == "queue" else ():
+            account, namespace = pods.spec["serviceAccountName"], tenant["namespace"]
+            given = granted(objects, account, namespace)
+            wanted = {(resource, each) for resource in NEEDED for each in NEEDED[resource]}
+            for resource, each in sorted(wanted - given):
+                yield f"{account} may not {each} {resource} in {namespace}"
+        if pods.spec["automountServiceAccountToken"] != (verb == "queue"):
+            yield f"{verb}: the queue's pod alone asks the API server"
+    for (kind, name), each in objects.items():
+        if kind in ("Role", "ClusterRole"):
+            for rule in each["rules"]:
+                if {*rule["resources"]} & {"secrets", "*"} and {*rule["verbs"]} - {
+                    "create", "update",
+                }:  # fmt: skip
+                    yield f"{kind} {name}: it lets secrets be read"
+        given = {one["name"] for one in each.get("subjects", ())}
+        if given & {"govray-jobs", "default"}:
+            yield f"{kind} {name}: it gives jobs rights"
+
+
+HOLDERS: Mapping[str, frozenset[str]] = {
+    "operator": frozenset({"attest"}),
+    "tls": frozenset({"attest"}),
+    "attestor": frozenset({"attest", "queue", "serve"}),
+    "store": frozenset({"queue", "serve"}),
+}
+"""Each secret, by its folder → the commands whose pods have it."""
+
+
+def keys(objects: Objects, image: Image) -> Iterator[str]:
+    """govray's own: which pods have a secret. A cluster has one where its driver signs by hand, or
+    it is the service's."""
+    folders = {}
+    for _, pods in all_pods(objects):
+        for volume in pods.spec.get("volumes", ()):
+            if "secret" in volume and (folder := volume["name"].removesuffix("-secret")) in HOLDERS:
+                folders[volume["secret"]["secretName"]] = folder
+    for where, pods in all_pods(objects):
+        command = [*pods.spec["containers"][0].get("command", []), "", ""][1]
+        held = {
+            each["secret"]["secretName"]
+            for each in pods.spec.get("volumes", ())
+            if "secret" in each
+        } | set(re.findall(r"'secretKeyRef': {'name': '([^']+)'", str(pods.spec["containers"])))
+        for secret in held & folders.keys():
+            folder = folders[secret]
+            by_hand = folder == "operator" and where.startswith("RayJob") and pods.name == "head"
+            theirs = folder == "store" and (where.startswith("RayService") or command == "store")
+            if command not in HOLDERS[folder] and not by_hand and not theirs:
+                yield f"{where}: it has {secret}"
+
+
+def mounts(objects: Objects, image: Image) -> Iterator[str]:
+    """apis/core/validation/validation.go: ValidateVolumeMounts. The kubelet waits for a ConfigMap,
+    or a file of it, that is not there (volume/configmap/configmap.go: SetUpAt). A claim of one node
+    is attached to one (controller/volume/attachdetach/reconciler: reconcile)."""
+    users: dict[str, int] = {}
+    for where, pods in all_pods(objects):
+        volumes = {each["name"]: each for each in pods.spec.get("volumes", ())}
+        for each in volumes.values():
+            claim = each.get("persistentVolumeClaim", {}).get("claimName")
+            if ("PersistentVolumeClaim", claim) in objects:
+                users[claim] = users.get(claim, 0) + pods.count
+        for container in pods.containers:
+            for mount in container.get("volumeMounts", ()):
+                volume = volumes.get(mount["name"])
+                if volume is None:
+                    yield f"{where} {container['name']}: it has no volume {mount['name']}"
+                elif "configMap" in volume:
+                    name = volume["configMap"]["name"]
+                    found = objects.get(("ConfigMap", name), {}).get("data", {})
+                    if not found or mount.get("subPath") not in (None, *found):
+                        yield f"{where} {container['name']}: {name} has no {mount.get('subPath')}"
+    for claim, count in users.items():
+        [mode] = objects["PersistentVolumeClaim", claim]["spec"]["accessModes"]
+        if mode == "ReadWriteOnce" and count > 1:
+            yield f"{claim}: {count} pods have a claim of one node"
+
+
+PATH = re.compile(r"(?<![\w.])/(?:private|etc/govray|srv|var/lib|shared)[\w./-]*")
+
+
+def files(objects: Objects, image: Image) -> Iterator[str]:
+    """govray's own: what a command and its settings name lies in a volume of its container, and
+    what it writes in one that it may write."""
+    for verb, _, container in parts(objects):
+        text = " ".join(container["command"])
+        for mount in container["volumeMounts"]:
+            for (kind, _), each in objects.items():
+                if kind == "ConfigMap":
+                    text += "\n" + each["data"].get(mount.get("subPath"), "")
+        places = {
+            each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]
+        }
+        for path in set(PATH.findall(text.split("kubernetes:")[0])):
+            above = [place for place in places if path == place or path.startswith(f"{place}/")]
+            if not above:
+                yield f"{verb}: nothing lies at {path}"
+            elif verb == "attest" and path.startswith(("/srv/", "/var/")) and places[above[0]]:
+                yield f"{verb}: it may not write {path}"
+            elif verb != "serve" and path.startswith("/shared/") and not places[above[0]]:
+                yield f"{verb}: it may write {path}"
+
+
+def services(objects: Objects, image: Image) -> Iterator[str]:
+    """proxy and endpoint controllers: a Service leads to the pods that its selector chooses, at a
+    port of theirs by its name (controller/endpointslice, FindPort)."""
+    for (kind, name), each in objects.items():
+        if kind != "Service":
+            continue
+        wanted, [port] = each["spec"]["selector"].items(), each["spec"]["ports"]
+        heard = [
+            one["name"]
+            for _, pods in all_pods(objects)
+            if wanted <= pods.template["metadata"]["labels"].items()
+            for container in pods.spec["containers"]
+            for one in container.get("ports", ())
+        ]
+        if port["targetPort"] not in heard:
+            yield f"Service {name}: it leads to no port"
+    for named in {settings(objects, "queue.yaml").get("attestor", {}).get("url", "")} - {""}:
+        host, _, port = named.removeprefix("https://").partition(":")
+        name, namespace, _ = host.split(".")
+        found = objects.get(("Service", name))
+        if (
+            found is None
+            or found["metadata"]["namespace"] != namespace
+            or found["spec"]["ports"][0]["port"] != int(port)
+        ):
+            yield f"{named}: no Service has this name"
+
+
+def connections(objects: Objects, image: Image) -> Iterator[str]:
+    """networking/v1: NetworkPolicySpec. What reaches a pod is the union of what its policies let
+    in, and needs the other's policies to let it out."""
+    found = {verb: pods.template["metadata"]["labels"] for verb, pods, _ in parts(objects)}
+    if "attest" not in found or not any(kind == "NetworkPolicy" for kind, _ in objects):
+        return
+    own = next(pods for verb, pods, _ in parts(objects) if verb == "attest")
+    home = objects["Deployment", own.name]["metadata"]["namespace"]
+    tenants = settings(objects, "queue.yaml")["kubernetes"]["projects"].values()
+    others = {**found["attest"], "app.kubernetes.io/component": "cluster"}
+    asked = [(home, found["queue"], True), (home, found["serve"], True), (home, others, False)]
+    asked += [(each["namespace"], {}, True) for each in tenants] + [("elsewhere", {}, False)]
+    for namespace, labels, wanted in asked:
+        comes = _passes(objects, home, found["attest"], "ingress", (namespace, labels, 8686))
+        leaves = _passes(objects, namespace, labels, "egress", (home, found["attest"], 8686))
+        if (comes and leaves) != wanted:
+            yield f"{namespace} {labels}: {'it reaches' if comes else 'no way to'} the attestor"
+    for namespace, wanted in (("ingress-nginx", True), ("elsewhere", False)):
+        if _passes(objects, home, found["serve"], "ingress", (namespace, {}, 8585)) != wanted:
+            yield f"{namespace}: {'no way to' if wanted else 'it reaches'} the service"
+    for verb in ("queue", "serve"):
+        for port in (53, 443, 5432):
+            if not _passes(objects, home, found[verb], "egress", ("elsewhere", {}, port)):
+                yield f"{verb}: its port {port} is shut"
+
+
+def _passes(
+    objects: Objects, namespace: str, labels: Mapping[str, str], way: str,
+    other: tuple[str, Mapping[str, str], int],
+) -> bool:  # fmt: skip
+    """Whether the policies of a pod let something through, from or to another's port."""
+    own = [
+        each["spec"]
+        for (kind, _), each in objects.items()
+        if kind == "NetworkPolicy"
+        and each["metadata"].get("namespace") == namespace
+        and _chosen(each["spec"]["podSelector"], labels)
+        and way.capitalize() in each["spec"]["policyTypes"]
+    ]
+    there, whose, port = other
+    return not own or any(
+        (not rule.get("ports") or port in [each["port"] for each in rule["ports"]])
+        and (
+            not (peers := rule.get("from", rule.get("to")))
+            or any(
+                _chosen(each.get("podSelector", {}), whose)
+                and (
+                    _chosen(each["namespaceSelector"], {"kubernetes.io/metadata.name": there})
+                    if "namespaceSelector" in each
+                    else there == namespace
+                )
+                for each in peers
+            )
+        )
+        for spec in own
+        for rule in spec.get(way) or ()
+    )
+
+
+def _chosen(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
+    )
 
 
 def networks(objects: Objects, image: Image) -> Iterator[str]:
@@ -423,6 +680,7 @@ Rule = Callable[[Objects, Image], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     ray_names, ray_clusters, ray_jobs, entrypoints, probes, heads, queued, admitted, flavors,
     users, secret_files, accounts, programs, stores, networks,
+    rights, keys, mounts, files, services, connections,
 )  # fmt: skip
 
 

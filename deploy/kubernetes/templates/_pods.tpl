@@ -11,12 +11,14 @@ app.kubernetes.io/instance: {{ .instance }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* A user by number: the kubelet cannot tell that one by name is not root. */}}
+{{/* A user by number: the kubelet cannot tell that one by name is not root. 1000 is the image's. */}}
 {{- define "govray.user" -}}
+{{- $user := .user | default 1000 | int -}}
 runAsNonRoot: true
-runAsUser: 1000
-runAsGroup: 1000
-fsGroup: 1000
+runAsUser: {{ $user }}
+runAsGroup: {{ $user }}
+fsGroup: {{ $user }}
+fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
@@ -37,7 +39,8 @@ imagePullSecrets:
 {{/*
 Secrets as files that the pod's user alone may read, mode 0400. The kubelet makes a secret's files
 root's and lets the pod's group read them; govray refuses what a group may read. So they are copied
-into memory. `.secrets`: the folder's name → the secret's.
+into memory. The folder that holds them is anybody's (kubelet: volume/emptydir, setupDir), so a
+container gets each folder in it for itself. `.secrets`: the folder's name → the secret's.
 */}}
 {{- define "govray.private" -}}
 initContainers:
@@ -61,6 +64,19 @@ initContainers:
       {{- end }}
 {{- end }}
 
+{{- define "govray.privateMounts" -}}
+{{- range $folder, $_ := .secrets }}
+- {name: private, mountPath: /private/{{ $folder }}, subPath: {{ $folder }}, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Where the store is, and what opens it. */}}
+{{- define "govray.store" -}}
+- {name: GOVRAY_STORE, value: {{ .Values.service.store | quote }}}
+- {name: GOVRAY_STORE_KEY, value: /private/store/key}
+- {name: PGPASSFILE, value: /private/store/pgpass}
+{{- end }}
+
 {{- define "govray.privateVolumes" -}}
 - name: private
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
@@ -76,9 +92,7 @@ image: {{ include "govray.image" . }}
 env:
   - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
   {{- if .store }}
-  - name: GOVRAY_STORE
-    valueFrom: {secretKeyRef: {name: {{ .Values.service.storeSecret }}, key: url}}
-  - {name: GOVRAY_STORE_KEY, value: /private/store/key}
+  {{- include "govray.store" . | nindent 2 }}
   {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
@@ -87,7 +101,7 @@ securityContext: {{ include "govray.restricted" . | nindent 2 }}
 {{- if or .secrets .Values.volumeMounts }}
 volumeMounts:
   {{- if .secrets }}
-  - {name: private, mountPath: /private, readOnly: true}
+  {{- include "govray.privateMounts" . | nindent 2 }}
   {{- end }}
   {{- with .Values.volumeMounts }}
   {{- toYaml . | nindent 2 }}

@@ -12,7 +12,7 @@ Service and queue have one token, the attempt its secret. Bodies are bounded bef
 and forms are strict. Errors are problem details (RFC 9457), as the service's are. They name no file
 of this machine, and repeat no token.
 
-It listens on `HOST` unless told otherwise. TLS is a proxy's.
+It listens on loopback. Elsewhere it speaks TLS (`AttestorSettings`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,6 @@ from govray.governance.submission.register_forms import (
     PostForm,
 )
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
-
-HOST = "127.0.0.1"
-PORT = 8686
 
 _log = logging.getLogger(__name__)
 _Form = TypeVar("_Form", bound=Document)

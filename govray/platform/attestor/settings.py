@@ -11,9 +11,10 @@ from typing import Annotated, TypeAlias
 import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
-from govray.errors import UsageError
+from govray.errors import Refused, UsageError
 from govray.governance.formats.keys import in_file
 from govray.governance.formats.strict_yaml import read_yaml_file
+from govray.governance.submission.http_exchange import is_loopback
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.staging import Bounds
 from govray.storage.place import Place, place
@@ -55,7 +56,14 @@ class AttestorSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     register_url: Text = Field(alias="register", description="URL of the register's database.")
-    port: int = Field(default=8686, ge=0, le=65535, description="Where the register listens.")
+    host: str = Field(default="127.0.0.1", description="The address that the register listens on.")
+    port: int = Field(default=8686, ge=0, le=65535, description="Its port there.")
+    certificate: Near | None = Field(
+        default=None, description="Its certificate, which another address than loopback needs."
+    )
+    certificate_key: Near | None = Field(
+        default=None, description="The certificate's key: a file of mode 0600."
+    )
     token_file: Near = Field(description="A file of mode 0600: service and queue send what it has.")
     storage: NearOrElse = Field(description="Where the runs lie: a path, or a URL.")
     prepared: Near = Field(description="Where prepared data lie, which jobs only read.")
@@ -74,7 +82,8 @@ class AttestorSettings(BaseModel):
     def secrets(self) -> tuple[Path, ...]:
         """The files that the parser must not read."""
         keys = (Path(each) for each in self.keys if in_file(each))
-        return tuple(each for each in (self.token_file, *keys, self.key_password_file) if each)
+        further = (self.key_password_file, self.certificate_key)
+        return tuple(each for each in (self.token_file, *keys, *further) if each)
 
     @property
     def runs(self) -> Place:
@@ -93,7 +102,12 @@ class AttestorSettings(BaseModel):
 
 
 def read_settings(path: Path) -> AttestorSettings:
-    """What the file says. Raises ``UsageError``: a field is missing, unknown or out of range."""
+    """What the file says.
+
+    Raises:
+        UsageError: A field is missing, unknown or out of range.
+        Refused: Tokens and secrets would come in the clear.
+    """
     source = read_yaml_file(path, do=DO)
     try:
         found = AttestorSettings.model_validate(
@@ -105,4 +119,13 @@ def read_settings(path: Path) -> AttestorSettings:
         place(found.storage)
     except ValueError as error:
         raise UsageError(str(error), where=source.where("storage"), do=DO) from None
+    if (found.certificate is None) != (found.certificate_key is None):
+        what, where = "a certificate has a key, and each is named", source.where("certificate")
+        raise UsageError(what, where=where, do="Name certificate and certificate_key, or neither")
+    if found.certificate is None and not is_loopback(found.host):
+        raise Refused(
+            f"the register's token would come to {found.host} in the clear",
+            where=source.where("host"),
+            do="Name certificate and certificate_key, or let it listen on 127.0.0.1",
+        )
     return found

@@ -36,7 +36,6 @@ from govray.platform.attestor import attestor as module
 from govray.platform.attestor import staging
 from govray.platform.attestor.attestor import MOST_TRIES, Attestor, check_keys
 from govray.platform.attestor.confinement import ParserLimits
-from govray.platform.attestor.door import PORT
 from govray.platform.attestor.parser import confined
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.settings import read_settings
@@ -58,7 +57,7 @@ from tests.support.tree import ROOT
 def test_the_shipped_file_is_read() -> None:
     settings = read_settings(ROOT / "deploy" / "attestor.yaml")
 
-    assert settings.port == PORT
+    assert (settings.host, settings.port) == ("127.0.0.1", 8686)
     assert settings.models != settings.runs
 
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from starlette.testclient import TestClient
 
-from govray.platform.attestor.door import HOST, register_door
+from govray.cli import attestor
+from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
+from govray.governance.submission.register_client import RegisterClient
+from govray.platform.attestor.door import register_door
 from govray.platform.attestor.register import Register
+from govray.platform.attestor.settings import read_settings
 from tests.support.registered import (
     RUN,
     SUBMISSION,
@@ -25,6 +36,7 @@ from tests.support.registered import (
     digest,
     started,
 )
+from tests.support.tree import ROOT
 
 NOW = datetime(2026, 11, 24, 9, tzinfo=UTC)
 ALL = "/v1/register/submissions"
@@ -150,8 +162,74 @@ def test_what_is_not_there(client: TestClient) -> None:
     assert client.delete(ONE, headers=SERVICE).status_code == 405
 
 
-def test_it_listens_on_loopback() -> None:
-    assert HOST == "127.0.0.1"
+@pytest.fixture
+def tls(tmp_path: Path) -> Path:
+    """``attestor.yaml`` of a register on every address, with a certificate for localhost."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    day, now = timedelta(days=1), datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+    named = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = made.add_extension(named, critical=False).sign(key, hashes.SHA256())
+    (tmp_path / "tls.crt").write_bytes(signed.public_bytes(Encoding.PEM))
+    (path := tmp_path / "tls.key").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    path.chmod(0o600)
+    value = yaml.safe_load((ROOT / "deploy/attestor.yaml").read_text())
+    value |= {"host": "0.0.0.0", "port": 0, "certificate": "tls.crt", "certificate_key": "tls.key"}
+    (file := tmp_path / "attestor.yaml").write_text(yaml.safe_dump(value))
+    return file
+
+
+def test_on_other_addresses_it_speaks_tls(
+    tls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [(each, signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGINT)]
+    register = Register(f"sqlite:///{tmp_path}/register.db")
+    door = register_door(register, TOKEN, TRUST_ROOT, lambda: NOW)
+    try:
+        with attestor._open(door, read_settings(tls)) as (address, _):
+            url = address.replace("0.0.0.0", "localhost")
+            assert url.startswith("https://")
+            client = RegisterClient(url, TOKEN)
+            with pytest.raises(InfrastructureFailed, match="CERTIFICATE_VERIFY_FAILED"):
+                client.shown("s-1")  # the control: nobody who speaks for it
+            monkeypatch.setenv("SSL_CERT_FILE", str(tls.parent / "tls.crt"))
+            with pytest.raises(InfrastructureFailed, match="404"):
+                client.shown("s-1")
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+        register.close()
+
+
+@pytest.mark.parametrize(
+    ("left_out", "says"),
+    [
+        (("certificate", "certificate_key"), "would come to 0.0.0.0 in the clear"),
+        (("certificate_key",), "a certificate has a key"),
+    ],
+)
+def test_in_the_clear_it_listens_on_loopback_alone(
+    tls: Path, left_out: tuple[str, ...], says: str
+) -> None:
+    value = yaml.safe_load(tls.read_text())
+    tls.write_text(yaml.safe_dump({k: v for k, v in value.items() if k not in left_out}))
+    with pytest.raises(GovrayError, match=says):
+        read_settings(tls)
+
+
+def test_its_certificate_s_key_is_its_account_s_alone(tls: Path) -> None:
+    settings = read_settings(tls)
+    assert settings.certificate_key in settings.secrets  # its parser reads none of them
+    (tls.parent / "tls.key").chmod(0o640)
+    with pytest.raises(Refused, match="others than its owner"):
+        attestor._certificate(settings)
+    (tls.parent / "tls.key").chmod(0o600)
+    (tls.parent / "tls.key").write_text("no key")
+    with pytest.raises(UsageError, match="cannot be used"):
+        attestor._certificate(settings)
 
 
 PROGRAM = """
