@@ -7,24 +7,19 @@ restrictions of files (``ProtectSystem`` and so on) are not shown.
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.support.databases import BINARIES
 from tests.support.deployment import Deployment
-from tests.support.machine import Machine, Unit, machine
+from tests.support.machine import PATIENCE_S, SECRET, Running, Unit, machine, on_premises
 from tests.support.tree import ROOT
 
 pytestmark = pytest.mark.story
 
-PATIENCE_S = 240.0
-SECRET = "5a" * 20
 SECTION = {
     "jobs_account": "ray",
     "attestor": {
@@ -37,45 +32,32 @@ SECTION = {
 
 
 @dataclass
-class Started:
-    """Units that run, and where each one's words go."""
+class Started(Running):
+    """Units that run."""
 
-    on: Machine
-    folder: Path
     units: dict[str, Unit] = field(default_factory=dict)
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def said(self, unit: str) -> str:
-        return (self.folder / f"{unit}.log").read_text()
-
-    def start(self, name: str, file: str = "") -> None:
+    def unit(self, name: str, file: str = "") -> None:
+        """Start one."""
         self.units[name] = Unit.read(name, self.on, file)
-        self._run(name)
+        self.ended(name)
 
-    def _run(self, name: str) -> None:
+    def once(self, name: str, words: list[str]) -> None:
         unit = self.units[name]
         with (self.folder / f"{name}.log").open("ab") as log:
-            if unit.before:
-                words = self.on.words(unit.user, unit.before, unit.env, unit.umask)
-                done = subprocess.run(words, stdout=log, stderr=log, timeout=PATIENCE_S)
-                assert done.returncode == 0, self.said(name)
+            given = self.on.words(unit.user, words, unit.env, unit.umask)
+            done = subprocess.run(given, stdout=log, stderr=log, timeout=PATIENCE_S)
+        assert done.returncode == 0, self.said(name)
+
+    def ended(self, name: str) -> None:
+        """As systemd would, if the unit lets it."""
+        unit = self.units[name]
+        assert unit.restarts, self.said(name)
+        if unit.before:
+            self.once(name, unit.before)
+        with (self.folder / f"{name}.log").open("ab") as log:
             words = self.on.words(unit.user, unit.start, unit.env, unit.umask)
-            self.running[name] = subprocess.Popen(words, stdout=log, stderr=log)
-
-    def until(self, name: str, found: Callable[[], bool]) -> None:
-        """Wait for what shows that a unit has started."""
-        end = time.monotonic() + PATIENCE_S
-        while not found():
-            for each, process in [*self.running.items()]:
-                if process.poll() is not None:  # as systemd would, if the unit lets it
-                    assert self.units[each].restarts, self.said(each)
-                    self._run(each)
-            assert time.monotonic() < end, f"{name} did not start: {self.said(name)}"
-            time.sleep(0.5)
-
-    def answers(self, url: str, status: int = 200) -> Callable[[], bool]:
-        asked = f"curl -s -o /dev/null -w '%{{http_code}}' {url} || true"
-        return lambda: self.on.run(asked).strip() == str(status)
+            self.found[name] = subprocess.Popen(words, stdout=log, stderr=log)
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +67,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         pytest.skip("no PostgreSQL here")
     folder = tmp_path_factory.mktemp("units")
     made = Deployment(folder / "made")
-    with machine() as on, ExitStack():
-        found = Started(on, folder)
-
-        def put(path: str, owner: str, mode: str, text: str) -> None:
-            script = 'printf %s "$4" > "$1"; chown "$2:" "$1"; chmod "$3" "$1"'
-            on.run(script, path, owner, mode, text)
-
+    with machine(on_premises) as on:
+        found, put = Started(on, folder), on.put
         queue = yaml.safe_load((ROOT / "deploy/queue.yaml").read_text()) | SECTION
         put("/etc/govray/queue.yaml", "root", "0644", yaml.safe_dump(queue))
         put(
@@ -106,15 +83,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
             part = owner.removeprefix("govray-")
             put(f"/etc/govray/{part}/ray-token", owner, "0600", SECRET)
         put("/etc/govray/service/pgpass", "govray-service", "0600", f"db:5432:*:govray:{SECRET}\n")
-        put("/tmp/password", "nobody", "0600", SECRET)
-        on.run(
-            'mkdir /tmp/db && chown nobody /tmp/db && cd /tmp && setpriv --reuid=nobody'
-            ' --clear-groups "$1/initdb" -D /tmp/db/data -U govray -A scram-sha-256 -E UTF8'
-            ' --pwfile=/tmp/password --no-sync > /dev/null; setpriv --reuid=nobody --clear-groups'
-            ' "$1/pg_ctl" -D /tmp/db/data -w -o "-c unix_socket_directories=/tmp" -l /tmp/db/log'
-            ' start > /dev/null; PGPASSWORD="$2" "$1/createdb" -h db -U govray govray',
-            str(BINARIES[-1]), SECRET,
-        )  # fmt: skip
+        found.database()
         yield found
 
 
@@ -124,20 +93,18 @@ def test_every_unit_starts_as_it_stands(here: Started) -> None:
     upgrade = ["/opt/govray/bin/govray", "store", "upgrade"]
     subprocess.run(here.on.words(service.user, upgrade, service.env), check=True, timeout=120)
 
-    here.start("govray-head")
+    here.unit("govray-head")
     here.until("govray-head", here.answers("http://127.0.0.1:8265/api/version", 401))
-    here.start("govray-worker")
-    here.start("govray-attestor")
+    here.unit("govray-worker")
+    here.unit("govray-attestor")
     here.until("govray-attestor", lambda: "8686" in here.said("govray-attestor"))
-    here.start("govray-service")
+    here.unit("govray-service")
     here.until("govray-service", here.answers("http://127.0.0.1:8585/v1/ready"))
-    here.start("govray-queue")
-    here.start("govray-alerts")
-    asked = "SELECT count(*) FROM lease WHERE name = 'reconciler'"
-    sql = f'PGPASSWORD={SECRET} psql -h db -U govray -Atc "{asked}" govray'
-    here.until("govray-queue", lambda: here.on.run(sql).strip() == "1")
+    here.unit("govray-queue")
+    here.unit("govray-alerts")
+    here.until("govray-queue", here.leased)
     here.until("govray-alerts", lambda: here.said("govray-alerts") != "")
     joined = "Ray runtime started"
     here.until("govray-worker", lambda: joined in here.said("govray-worker"))
     assert joined in here.said("govray-head")
-    assert {*here.running, "govray-prepare@"} == units
+    assert {*here.units, "govray-prepare@"} == units
