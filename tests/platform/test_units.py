@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import yaml
@@ -38,9 +42,12 @@ class Started(Running):
     units: dict[str, Unit] = field(default_factory=dict)
 
     def unit(self, name: str, file: str = "") -> None:
-        """Start one."""
-        self.units[name] = Unit.read(name, self.on, file)
-        self.ended(name)
+        """Start one; of those that end, see it end well."""
+        self.units[name] = unit = Unit.read(name, self.on, file)
+        if unit.restarts:
+            self.ended(name)
+        else:
+            self.once(name, unit.start)
 
     def once(self, name: str, words: list[str]) -> None:
         unit = self.units[name]
@@ -66,8 +73,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     if not BINARIES:
         pytest.skip("no PostgreSQL here")
     folder = tmp_path_factory.mktemp("units")
-    made = Deployment(folder / "made")
-    with machine(on_premises) as on:
+    with ExitStack() as ending:
+        seen = ending.enter_context(TemporaryDirectory(dir="/var/tmp"))  # its /tmp is its own
+        made = Deployment(Path(seen))
+        on = ending.enter_context(machine(on_premises))
         found, put = Started(on, folder), on.put
         queue = yaml.safe_load((ROOT / "deploy/queue.yaml").read_text()) | SECTION
         put("/etc/govray/queue.yaml", "root", "0644", yaml.safe_dump(queue))
@@ -84,6 +93,17 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
             put(f"/etc/govray/{part}/ray-token", owner, "0600", SECRET)
         put("/etc/govray/service/pgpass", "govray-service", "0600", f"db:5432:*:govray:{SECRET}\n")
         found.database()
+        # What a preparation reads, where its account may.
+        on.run(
+            'cp -r "$1" /srv/data; cp "$2" /srv/data/policy.json; chmod -R a+rX /srv/data',
+            str(made.corpora), str(made.policy),
+        )  # fmt: skip
+        experiment: Any = made.experiment(storage_path="/shared/runs")
+        experiment["data"]["corpora"] = "/srv/data"
+        experiment["governance"] |= {
+            "policy": "/srv/data/policy.json", "trust_root": "/etc/govray/root.json",
+        }  # fmt: skip
+        put("/etc/govray/train.yaml", "root", "0644", yaml.safe_dump(experiment))
         yield found
 
 
@@ -107,4 +127,9 @@ def test_every_unit_starts_as_it_stands(here: Started) -> None:
     joined = "Ray runtime started"
     here.until("govray-worker", lambda: joined in here.said("govray-worker"))
     assert joined in here.said("govray-head")
-    assert {*here.units, "govray-prepare@"} == units
+
+    here.unit("govray-prepare@", "/etc/govray/train.yaml")
+    owned = here.on.run("stat -c %U /shared/runs/prepared/*").split()
+    assert owned
+    assert {*owned} == {"govray-operator"}  # jobs read them, and change nothing
+    assert {*here.units} == units
