@@ -142,13 +142,25 @@ def _factors() -> tuple[Decimal, ...]:
 def _means(trained: int, held: int, size: int, odds: float) -> tuple[Decimal, ...]:
     """The mean of each factor to the power of K, under Fisher's law."""
     with localcontext(_DECIMALS):
-        tilts = (Decimal(1), *_factors())
-        least = max(0, size - held)
-        terms = [factor**least for factor in tilts]
-        sums = list(terms)
-        for k in range(least, min(size, trained)):
-            ways = Decimal((trained - k) * (size - k)) / ((k + 1) * (held - size + k + 1))
-            ways *= Decimal(odds)
-            terms = [term * factor * ways for term, factor in zip(terms, tilts, strict=True)]
-            sums = [found + term for found, term in zip(sums, terms, strict=True)]
-        return tuple(found / sums[0] for found in sums[1:])
+        ways, least = _ways(trained, held, size), max(0, size - held)
+
+        def total(odds: Decimal) -> Decimal:
+            found = Decimal()
+            for each in ways:
+                found = found * odds + each
+            return found
+
+        whole = total(Decimal(odds))
+        return tuple(factor**least * total(Decimal(odds) * factor) / whole for factor in _factors())
+
+
+@lru_cache(maxsize=1 << 10)
+def _ways(trained: int, held: int, size: int) -> tuple[Decimal, ...]:
+    """In how many ways K records trained on are among the best, from the largest K on; relative to
+    the smallest."""
+    with localcontext(_DECIMALS):
+        found = [Decimal(1)]
+        for k in range(max(0, size - held), min(size, trained)):
+            more = Decimal((trained - k) * (size - k)) / ((k + 1) * (held - size + k + 1))
+            found.append(found[-1] * more)
+        return tuple(reversed(found))

@@ -75,14 +75,13 @@ def test_the_default_policy_is_what_is_signed() -> None:
             ]
         ],
         "memorization": {
-            "every": 100,
-            "probeRows": 32,
+            "every": 150,
+            "probeRows": 128,
             "turns": 1,
             "statistic": "composite",
-            "bands": {"*": {"low": -1.0, "high": 1.0}},
+            "odds": {"*": 1.5},
             "fdr": 0.05,
             "rollbacks": 0,
-            "rowScores": False,
             "actions": {},
         },
     }
