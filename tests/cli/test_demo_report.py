@@ -84,7 +84,7 @@ def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> 
     assert told[0].startswith("alpha was learnt by heart: from step 10 on its rows train only ")
     assert f"at least {bound:.1f} times the odds" in told[1]
     assert "the policy allows 1.5" in told[1]
-    assert f"by the end the model without adapters leaves them at least {bound:.1f}" in told[2]
+    assert f"by the end the model without adapters gives them at least {bound:.1f}" in told[2]
     # The control: of a corpus that stayed within the tolerance it says that.
     calm = planted_list(verified, "beta")
     assert (calm.step, calm.fallback, calm.odds, calm.after) == (None, None, 1.0, None)

@@ -90,7 +90,8 @@ def _listed(found: PlantedList, steps: int) -> list[str]:
     ]
     if found.after is not None:
         told.append(
-            f"  by the end the model without adapters leaves them at least {found.after:.1f} times"
+            f"  by the end the model without adapters gives them at least {found.after:.1f} times "
+            "those odds"
         )
     return told
 
