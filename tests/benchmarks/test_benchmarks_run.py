@@ -169,6 +169,7 @@ def test_the_step_over_jax_and_the_service_run(tmp_path: Path, report: Ran) -> N
     found = report("jax_step", "--quick --cases allow_all --methods governed --pairs 1")
     assert found["allow_all"]["ratio"] == pytest.approx(1.0)
     report("service", f"--quick --servers uvicorn --data {tmp_path}")
+    assert report("service_rows", f"--quick --data {tmp_path}")["all runs"]["rows"] == 50
 
 
 @pytest.mark.story

@@ -84,7 +84,7 @@ def test_the_csv_has_every_number_that_counts(
     # By name alone: of one group, and of two, in the file and page by page.
     for name in ("loss", FORMULA, "none"):
         of_name = [row for row in told if row[1] == name]
-        query = {"name": name, "limit": 1}
+        query: dict[str, str | int] = {"name": name, "limit": 1}
         paged: list[list[str]] = []
         while True:
             page = client.get("/v1/trials/t/metrics", params=query).json()

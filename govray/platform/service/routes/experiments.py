@@ -21,7 +21,13 @@ from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.caller import Role
-from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
+from govray.platform.service.identity.pagination import (
+    Listing,
+    PageDep,
+    answers,
+    columns_of,
+    filtered,
+)
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_runs
@@ -98,7 +104,7 @@ def experiments(
 ) -> Listing[Experiment]:
     """The experiments that you may read, the latest first."""
     row = tables.Experiment
-    statement = select(row).where(visible_runs.experiments(visit.caller))
+    statement = select(*columns_of(row, Experiment)).where(visible_runs.experiments(visit.caller))
     if tag is not None:
         tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
         statement = statement.where(col(row.id).in_(tagged))
@@ -108,7 +114,7 @@ def experiments(
     )
     statement = started_between(statement, row.started, since, before)
     order = (row.started, row.id)
-    return page.listing(visit.session, statement, order, Experiment.model_validate, descending=True)
+    return page.listing(visit.session, statement, order, answers(Experiment), descending=True)
 
 
 def started_between(statement: Any, started: Any, since: str | None, before: str | None) -> Any:
@@ -144,12 +150,12 @@ def trials(
     """The trials that you may read, the latest first."""
     row = tables.Trial
     statement = filtered(
-        select(row).where(visible_runs.trials(visit.caller)),
+        select(*columns_of(row, Trial)).where(visible_runs.trials(visit.caller)),
         *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
     )
     statement = started_between(statement, row.started, since, before)
     order = (row.started, row.id)
-    return page.listing(visit.session, statement, order, Trial.model_validate, descending=True)
+    return page.listing(visit.session, statement, order, answers(Trial), descending=True)
 
 
 def known_trial(visit: VisitDep, trial: str) -> tables.Trial:
@@ -178,7 +184,7 @@ def metrics(
 ) -> Listing[Metric]:
     """What a trial measured, by group, name and step."""
     statement, order = numbers(session, known.id, group, name, archived=archived)
-    return page.listing(session, statement, order, Metric.model_validate)
+    return page.listing(session, statement, order, answers(Metric))
 
 
 def numbers(
@@ -207,7 +213,8 @@ _MOST_GROUPS = 32
 def _only_group(session: Session, trial: str, name: str) -> str | None:
     """The group of all numbers of this name, if it is one of a few: the index has the group first,
     and a million numbers would be looked through for each page."""
-    m, found = tables.Metric, []
+    m = tables.Metric
+    found: list[str] = []
     group: str | None = None
     for _ in range(_MOST_GROUPS):
         following = select(func.min(col(m.group))).where(m.trial == trial)
