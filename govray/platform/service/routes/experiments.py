@@ -190,8 +190,8 @@ def metrics(
 def numbers(
     session: Session, trial: str, group: str | None, name: str | None, *, archived: bool
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The numbers of a trial by these filters, with the columns of `Metric`, and the columns that
-    tell two of them apart: with one that all have alike, the index could not go on at a step.
+    """The numbers of a trial by these filters, and the columns that tell two of them apart. With
+    one that all have alike, the index could not go on at a step.
 
     Args:
         archived: Those that a restart superseded too.
@@ -211,8 +211,8 @@ _MOST_GROUPS = 32
 
 
 def _only_group(session: Session, trial: str, name: str) -> str | None:
-    """The group of all numbers of this name, if it is one of a few: the index has the group first,
-    and a million numbers would be looked through for each page."""
+    """The group of all numbers of this name, if it is one of a few. The index has the group first.
+    Without it a million numbers would be looked through for each page."""
     m = tables.Metric
     found: list[str] = []
     group: str | None = None
