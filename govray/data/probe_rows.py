@@ -263,8 +263,8 @@ def _read_back(
 
 
 def _read_until(plan: BatchPlan, corpus: str, step: int) -> int:
-    """How many positions of a corpus's stream are read up to and with ``step``; 0 if it has none,
-    or the plan leaves the corpus out."""
+    """How many positions of a corpus's stream are read up to and with ``step``.
+    0 if it has no stream, or the plan leaves it out."""
     stream = plan.stream_of(corpus)
     if stream is None or corpus in plan.excluded or step < stream.phase:
         return 0
