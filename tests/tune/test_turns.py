@@ -8,9 +8,9 @@ from typing import Any
 from govray.governance.policy.memorization_section import Band, Monitoring
 from govray.tune.objective import TrialReport, conclude, report
 from govray.tune.recipe import Recipe, load_searcher
+from tests.support.fake_tuner import FakeController, FakeTrial
 from tests.support.search_files import search_file
 from tests.support.table import each_row
-from tests.tune.test_schedulers import FakeController, FakeTrial
 
 EVERY, TURNS, TAU = 25, 4, 1.0
 CORPORA = [f"corpus-{number}" for number in range(8)]
