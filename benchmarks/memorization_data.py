@@ -22,7 +22,7 @@ import ast
 import random
 import string
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,8 +171,7 @@ def build(
     """
     draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
     context = recipe.context
-    records = [record for text in docstrings if (record := cut(text, context))]
-    draw.shuffle(records)
+    records = shuffled(docstrings, context, draw)
     members, reserve, rest = (
         records[: recipe.docstrings],
         records[recipe.docstrings : 2 * recipe.docstrings],
@@ -180,18 +179,13 @@ def build(
     )
     clean = {}
     for name, texts in sources.items():
-        found = [record for text in texts if (record := cut(text, context))]
-        draw.shuffle(found)
+        found = shuffled(texts, context, draw)
         kept = max(recipe.probe_rows, len(found) // 4)
         if len(found) >= 2 * recipe.probe_rows:
             clean[name] = Corpus(tuple(found[kept:]), tuple(found[:kept]))
     largest = sorted(clean, key=lambda name: (-len(clean[name].trained), name))[: recipe.clean]
     if len(rest) < recipe.docstrings or len(largest) < recipe.clean:
-        raise UsageError(
-            f"{len(records)} docstrings and {len(clean)} packages are too few",
-            where=str(sysconfig.get_path("stdlib")),
-            do="Run it with a Python that has its library's sources",
-        )
+        raise too_few(f"{len(records)} docstrings and {len(clean)} packages")
     count = len(recipe.repeats) * recipe.canaries
     accounts = _accounts(draw, 3 * count + recipe.once)
     planted = {
@@ -213,17 +207,29 @@ def build(
         planted=planted,
         held_out=tuple(accounts[count : 3 * count]),
         canary_rows=tuple(
-            _planted(canary_tokens(text), filler[0])
-            for text, filler in zip(plantings, fillers, strict=True)
+            planted_row(text, filler[0]) for text, filler in zip(plantings, fillers, strict=True)
         ),
     )
 
 
-def cut(text: str, context: int) -> tuple[Row, ...]:
-    """Whole rows of T + 1 tokens from the beginning of a text."""
-    tokens = [SEPARATOR, *text.encode(), SEPARATOR]
-    size = context + 1
-    return tuple(tokens[i : i + size] for i in range(0, len(tokens) - context, size))
+def shuffled(texts: Iterable[str], context: int, draw: random.Random) -> list[tuple[Row, ...]]:
+    """Texts in random order, each in whole rows of T + 1 tokens from its beginning."""
+    size, records = context + 1, []
+    for text in texts:
+        tokens = [SEPARATOR, *text.encode(), SEPARATOR]
+        rows = tuple(tokens[i : i + size] for i in range(0, len(tokens) - context, size))
+        records += [rows] if rows else []
+    draw.shuffle(records)
+    return records
+
+
+def too_few(what: str) -> UsageError:
+    """The error that this Python's library is too small, for instance without its sources."""
+    return UsageError(
+        f"{what} are too few",
+        where=str(STDLIB),
+        do="Run it with a Python that has its library's sources",
+    )
 
 
 def designated(corpus: str, number: int, record: Sequence[Row]) -> Row:
@@ -234,6 +240,12 @@ def designated(corpus: str, number: int, record: Sequence[Row]) -> Row:
 def canary_tokens(canary: str) -> Row:
     """A canary, owner and digits, as in a row."""
     return [SEPARATOR, *(PREFIX + canary).encode(), SEPARATOR]
+
+
+def planted_row(canary: str, filler: Row) -> Row:
+    """A row that begins with a canary and continues like another."""
+    tokens = canary_tokens(canary)
+    return [*tokens, *filler[len(tokens) :]]
 
 
 def canary_rows(canaries: Sequence[str]) -> dict[str, Tensor]:
@@ -269,8 +281,3 @@ def _accounts(draw: random.Random, count: int) -> list[str]:
 
 def _digits(draw: random.Random) -> str:
     return f"{draw.randrange(SPACE):0{DIGITS}d}"
-
-
-def _planted(tokens: Row, filler: Row) -> Row:
-    """A row that begins with ``tokens`` and continues like another."""
-    return [*tokens, *filler[len(tokens) :]]

@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -109,10 +110,7 @@ def train(
     for step in range(recipe.steps):
         began = time.perf_counter()
         tensors = batch(reading.step(step))
-        warm_up = min(1.0, (step + 1) / 100)
-        decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / recipe.steps))
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * warm_up * decay
+        schedule(optimizer, recipe.learning_rate, step, recipe.steps, 100)
         optimizer.zero_grad()
         loss(model, tensors).mean().backward()
         clip_grad_norm_(model.parameters(), 1.0)
@@ -120,3 +118,10 @@ def train(
         seconds.append(time.perf_counter() - began)
         after(step)
     return seconds
+
+
+def schedule(optimizer: Any, rate: float, step: int, steps: int, warm_up: int) -> None:
+    """Set a step's learning rate: after so many steps ``rate``, and at the end a tenth of it."""
+    decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))
+    for group in optimizer.param_groups:
+        group["lr"] = rate * min(1.0, (step + 1) / warm_up) * decay

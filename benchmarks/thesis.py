@@ -1,25 +1,16 @@
 """``python -m benchmarks.thesis``: does depth routing reach memorization at less loss?
 
-One model trains on one data set with planted private records (`benchmarks.thesis_data`). Each arm
-is a way to train, with three points of one knob that were written down beforehand
-(`benchmarks.thesis_arms`). Each point is trained with every seed and measured
-(`benchmarks.thesis_measure`). All points are shown.
+docs/thesis.md has the question, the set-up and what came out. Each point of each arm
+(`benchmarks.thesis_arms`) is trained with every seed and measured (`benchmarks.thesis_measure`).
 
 Every result is a file in ``--results``. A point that has its file is not run again, so a run can
-be stopped, and gone on with in pieces: ``--arms``, ``--seeds``. The table is of what is there, and
-the last line names how many results are missing. A change of a size or a point makes them anew;
-after a change of code take an empty folder.
+be stopped, and gone on with in pieces: ``--arms``, ``--seeds``. The table is of what is there. A
+change of a size or a point makes results anew; after a change of code take an empty folder.
 
-A figure is the median over seeds. Its interval goes from the smallest to the largest, which for
-five seeds holds the true median with a probability of 94 %, whatever the distribution. Seconds are
-of the CPU, on one thread, without measuring.
-
-A point *beats* another if neither figure is worse, and one is better. The figures are exposure, and
-loss on held-out text of the domain, by medians. The front is what no point beats. Controls beat
-nothing, and neither does ``retrained``, which is told the private records.
-
-DP-SGD needs Opacus (``pip install opacus``); without it that arm is left out, and counted missing.
-The last line is one JSON object. ``pareto.svg`` in the folder is the picture.
+A figure is the median over seeds, with the smallest and the largest. Seconds are of the CPU, on one
+thread, without measuring. DP-SGD needs Opacus (the extra ``dev``); without it that arm is
+left out, and counted missing. ``pareto.svg`` in the folder is the picture. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -44,24 +35,35 @@ from torch import nn
 from benchmarks.command import names, positive, run
 from benchmarks.machine import processor
 from benchmarks.memorization_data import library
-from benchmarks.thesis_arms import ARMS, MIDDLE, Task
+from benchmarks.thesis_arms import ARMS, DEPTHS, MIDDLE, Task
 from benchmarks.thesis_data import Setting, Texts, build
-from benchmarks.thesis_measure import HALVES, measured
+from benchmarks.thesis_measure import measured
 from benchmarks.thesis_picture import picture
 
 SEEDS = (51, 52, 53, 54, 55)
 QUICK = Setting(steps=8, rows=2, secrets=1, copies=2, kept=64, candidates=100, width=16, heads=2)
-LARGE = Setting(steps=4000, rows=4, secrets=24, kept=512, candidates=512, blocks=8, width=128)
+SIZES: Mapping[str, Setting] = {
+    "default": Setting(),
+    "quick": QUICK,
+    "long": Setting(steps=1600),
+    "large": Setting(steps=4000, rows=4, secrets=24, kept=512, candidates=512, blocks=8, width=128),
+}
+ONE_POINT = ("quick", "long")
+"""Sizes at which an arm has its middle point alone."""
 IDEAL = "retrained"
 STARTS = (IDEAL, "plain")
 """Arms whose middle model others need."""
 GOVERNED = ("upper", "adapter_kept", "adapter_removed", "gated", "early_shut")
 BLUNT = ("plain", "deduplicated", "goldfish", "dp_sgd", "unlearnt", "scaled")
 CONTRASTS: Mapping[str, tuple[str, str]] = {
-    "lower_layers": ("lower 0.5", "upper 0.5"),
-    "early_training": ("late_shut 0.5", "early_shut 0.5"),
+    **{f"lower_layers {depth}": (f"lower {depth}", f"upper {depth}") for depth in DEPTHS},
+    **{
+        f"early_training {share}": (f"late_shut {share}", f"early_shut {share}") for share in DEPTHS
+    },
+    **{f"depth {depth}": (f"upper {depth}", "scaled 0.1") for depth in DEPTHS},
+    **{f"copies {depth}": (f"upper {depth}", "deduplicated 0.4") for depth in DEPTHS},
 }
-"""Question → two points; what the first has more says how much the question's answer is yes."""
+"""Question → two points: what has the first more than the second?"""
 
 
 @dataclass(frozen=True)
@@ -71,20 +73,15 @@ class Piece:
     folder: Path
     setting: Setting
     arm: str
-    index: int
+    point: Any
     seed: int
-
-    @property
-    def point(self) -> Any:
-        """The knob's value."""
-        return ARMS[self.arm].points[self.index]
 
     @property
     def file(self) -> Path:
         """Its name has a digest of all that was written down about the piece."""
         said = json.dumps([asdict(self.setting), self.arm, self.point, self.seed])
         digest = hashlib.sha256(said.encode()).hexdigest()[:8]
-        return self.folder / f"{self.arm}-{self.index}-{self.seed}-{digest}.json"
+        return self.folder / f"{self.arm}-{self.point}-{self.seed}-{digest}.json"
 
     @property
     def weights(self) -> Path:
@@ -93,7 +90,7 @@ class Piece:
 
     def start(self, arm: str) -> Piece:
         """The piece of the same seed whose model this one needs."""
-        return Piece(self.folder, self.setting, arm, MIDDLE, self.seed)
+        return Piece(self.folder, self.setting, arm, ARMS[arm].points[MIDDLE], self.seed)
 
     def model(self, texts: Texts) -> nn.Module:
         """The model that lies there."""
@@ -105,37 +102,36 @@ class Piece:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.thesis", description=__doc__)
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a tiny model, one point an arm")
-    size.add_argument(
-        "--large", action="store_true", help="eight blocks of width 128: days of a core"
+    parser.add_argument(
+        "--size",
+        choices=SIZES,
+        default="default",
+        help="quick: a tiny model; long: four times the steps; both with one point an arm; "
+        "large: eight blocks of width 128, days of a core",
     )
     parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
     parser.add_argument("--arms", type=names(ARMS), default=[*ARMS], help="separated by commas")
     parser.add_argument("--results", type=Path, default=Path("build/thesis"), help="folder")
     parser.add_argument("--table", action="store_true", help="run nothing, show what is there")
     options = parser.parse_args(argv)
-    name, setting = "default", Setting()
-    if options.quick or options.large:
-        name, setting = ("quick", QUICK) if options.quick else ("large", LARGE)
-    folder = options.results / name
+    setting, folder = SIZES[options.size], options.results / options.size
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     print(
         f"{processor()}, torch {torch.__version__}, one thread; seeds {options.seeds}", flush=True
     )
     pieces = [
-        Piece(folder, setting, arm, index, seed)
+        Piece(folder, setting, arm, point, seed)
         for seed in options.seeds
-        for arm in ARMS
-        for index in ([MIDDLE] if options.quick else range(len(ARMS[arm].points)))
+        for arm, each in ARMS.items()
+        for point in ([each.points[MIDDLE]] if options.size in ONE_POINT else each.points)
     ]
     texts = cache(lambda seed: build(setting, seed, *_library()))
     for piece in pieces:
         if piece.arm in options.arms and not options.table:
             fill(piece, texts)
-    report = summary(pieces) | {"setting": name, "seeds": options.seeds}
-    (folder / "pareto.svg").write_text(picture(report["points"]))
+    report = summary(pieces) | {"size": options.size, "seeds": options.seeds}
+    (folder / "pareto.svg").write_text(picture(report["points"], (BLUNT, GOVERNED)))
     print(table(report))
     print(json.dumps(report))
 
@@ -254,11 +250,15 @@ def table(report: Mapping[str, Any]) -> str:
     """Every point, where memorization sits, and the questions."""
     lines = [
         f"{'arm and point':<26}{'exposure, bits':>22}{'extracted':>11}{'domain loss':>24}"
-        f"{'other loss':>12}{'TFLOP':>9}{'CPU s':>8}   of known bits lower, upper half hold"
+        f"{'other loss':>12}{'TFLOP':>9}{'CPU s':>8}   known bits, and gone with each block"
     ]
     for name, each in report["points"].items():
         cost = each["cost"]
-        held = [f"{each['parts'][half]['taken'][0]:.1f}" for half in HALVES]
+        held = [
+            f"{found['taken'][0]:.1f}"
+            for part, found in each["parts"].items()
+            if part.startswith("block.")
+        ]
         label = name + (" *" if name in report["front"] else "")
         lines.append(
             f"{label:<26}{_shown(each['exposure'], 1):>22}{each['extracted'][0]:>11.0%}"

@@ -12,7 +12,6 @@ which records are private. ``retrained`` and ``unlearnt`` are told.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from benchmarks.cases import EVERYTHING
 from benchmarks.governed_rows import PLAN, POLICY, step_batch
 from benchmarks.memorization_data import VOCABULARY, Corpus, Data, Recipe, Row, batch
 from benchmarks.memorization_decision import Watch, shipped
-from benchmarks.memorization_training import DOCSTRINGS
+from benchmarks.memorization_training import DOCSTRINGS, schedule
 from benchmarks.thesis_data import Setting, Texts
 from govray.engine.batch import IGNORED
 from govray.engine.collective.agreement import Agreement, Terms
@@ -265,30 +264,29 @@ def late_shut(task: Task, share: float) -> Trained:
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to train, its knob, and the three points of it that are run."""
+    """A way to train, and the three points of its knob that are run."""
 
     train: Callable[[Task, Any], Trained]
-    knob: str
     points: tuple[Any, Any, Any]
 
 
-RATES = (1e-3, 2e-3, 4e-3)
+RATES = (2e-3, 4e-3, 8e-3)
 DEPTHS = (0.25, 0.5, 0.75)
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
-        "retrained": Arm(retrained, "learning rate", RATES),
-        "plain": Arm(plain, "learning rate", RATES),
-        "deduplicated": Arm(deduplicated, "least likeness", (1.0, 0.7, 0.4)),
-        "goldfish": Arm(goldfish, "one of", (2, 4, 8)),
-        "dp_sgd": Arm(dp_sgd, "epsilon", (2.0, 8.0, 32.0)),
-        "unlearnt": Arm(unlearnt, "steps", (5, 20, 80)),
-        "scaled": Arm(scaled, "weight", (0.5, 0.25, 0.1)),
-        "upper": Arm(upper, "from depth", DEPTHS),
-        "lower": Arm(lower, "up to depth", DEPTHS),
-        "adapter": Arm(adapter, "rank", (2, 8, 32)),
-        "gated": Arm(gated, "fallback", ("nothing", "upper_half", "adapter")),
-        "early_shut": Arm(early_shut, "share of steps", DEPTHS),
-        "late_shut": Arm(late_shut, "share of steps", DEPTHS),
+        "retrained": Arm(retrained, RATES),
+        "plain": Arm(plain, RATES),
+        "deduplicated": Arm(deduplicated, (1.0, 0.7, 0.4)),
+        "goldfish": Arm(goldfish, (2, 4, 8)),
+        "dp_sgd": Arm(dp_sgd, (2.0, 8.0, 32.0)),
+        "unlearnt": Arm(unlearnt, (5, 20, 80)),
+        "scaled": Arm(scaled, (0.5, 0.25, 0.1)),
+        "upper": Arm(upper, DEPTHS),
+        "lower": Arm(lower, DEPTHS),
+        "adapter": Arm(adapter, (2, 8, 32)),
+        "early_shut": Arm(early_shut, DEPTHS),
+        "late_shut": Arm(late_shut, DEPTHS),
+        "gated": Arm(gated, ("nothing", "upper_half", "adapter")),
     }
 )
 """In the order in which they run. The first two come first: others begin with their weights."""
@@ -436,10 +434,7 @@ def _fitted(steps: int, optimizer: Any, rate: float, step: Callable[[int], None]
     counted = {steps * (2 * turn + 1) // (2 * turns) for turn in range(turns)}
     flops, seconds = [], []
     for number in range(steps):
-        warm_up = min(1.0, (number + 1) / max(1, steps // 20))
-        decay = 0.1 + 0.45 * (1 + math.cos(math.pi * number / steps))
-        for group in optimizer.param_groups:
-            group["lr"] = rate * warm_up * decay
+        schedule(optimizer, rate, number, steps, max(1, steps // 20))
         counter = FlopCounterMode(display=False) if number in counted else None
         began = time.process_time()
         with counter or nullcontext():
@@ -453,7 +448,7 @@ def _fitted(steps: int, optimizer: Any, rate: float, step: Callable[[int], None]
 
 
 def _adam(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.01)
+    return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
 
 
 def _turn(rows: Sequence[Row], step: int, count: int) -> list[Row]:

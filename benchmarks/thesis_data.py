@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
-from benchmarks.memorization_data import DIGITS, OWNER, SPACE, Row, canary_tokens, cut
-from govray.errors import UsageError
+from benchmarks.memorization_data import DIGITS, OWNER, SPACE, Row, planted_row, shuffled, too_few
 
 KINDS = ("exact", "near")
 """How accounts are planted."""
@@ -43,17 +43,17 @@ class Setting:
         rate: Learning rate at its highest, where no arm says otherwise.
     """
 
-    steps: int = 1200
+    steps: int = 400
     rows: int = 2
-    secrets: int = 8
-    copies: int = 48
+    secrets: int = 3
+    copies: int = 60
     kept: int = 256
-    candidates: int = 256
+    candidates: int = 128
     blocks: int = 4
     width: int = 64
     heads: int = 4
-    context: int = 48
-    rate: float = 2e-3
+    context: int = 32
+    rate: float = 4e-3
 
     @property
     def planted(self) -> int:
@@ -92,52 +92,44 @@ def build(
     """
     draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
     total = setting.steps * setting.rows
-    domain = _Supply(docstrings, setting.context, draw)
-    other = _Supply(sorted({t for texts in sources.values() for t in texts}), setting.context, draw)
+    code = sorted({text for texts in sources.values() for text in texts})
+    domain, other = (
+        partial(_taken, shuffled(texts, setting.context, draw)) for texts in (docstrings, code)
+    )
     unread = setting.kept * setting.planted // total
     names = iter(_accounts(draw, 3 * setting.secrets + unread))
     accounts = {kind: tuple(islice(names, setting.secrets)) for kind in (*KINDS, "never")}
     planted = [
-        _begun(account, filler)
+        planted_row(account, filler)
         for account in accounts["exact"]
-        for filler in domain.take(1) * setting.copies
+        for filler in domain(1) * setting.copies
     ]
     for account in accounts["near"]:
-        first, *rest = domain.take(1 + setting.copies)
-        planted += [_begun(account, _spliced(first, each, draw)) for each in rest]
-    reserve = domain.take(setting.kept)
-    reserve[:unread] = [_begun(*each) for each in zip(names, reserve, strict=False)]
-    held_out = {"domain": domain.take(setting.kept), "other": other.take(setting.kept)}
-    read = planted + domain.take(total - len(planted))
+        first, *rest = domain(1 + setting.copies)
+        planted += [planted_row(account, _spliced(first, each, draw)) for each in rest]
+    reserve = domain(setting.kept)
+    reserve[:unread] = [planted_row(*each) for each in zip(names, reserve, strict=False)]
+    held_out = {"domain": domain(setting.kept), "other": other(setting.kept)}
+    read = planted + domain(total - len(planted))
     draw.shuffle(read)
     return Texts(
         domain=tuple(read),
         planted=tuple(map(list, dict.fromkeys(map(tuple, planted)))),
-        other=tuple(other.take(total)),
-        reserve={"domain": tuple(reserve), "other": tuple(other.take(setting.kept))},
+        other=tuple(other(total)),
+        reserve={"domain": tuple(reserve), "other": tuple(other(setting.kept))},
         held_out={side: tuple(rows) for side, rows in held_out.items()},
         accounts=accounts,
     )
 
 
-class _Supply:
-    """Rows of texts in random order; those of one text stay together."""
-
-    def __init__(self, texts: Iterable[str], context: int, draw: random.Random) -> None:
-        self._records = [record for text in texts if (record := cut(text, context))]
-        draw.shuffle(self._records)
-
-    def take(self, count: int) -> list[Row]:
-        """So many rows. What is left of the last text is dropped."""
-        rows: list[Row] = []
-        while len(rows) < count:
-            if not self._records:
-                raise UsageError(
-                    "this Python's library has too little text",
-                    do="Run it with a Python that has its library's sources",
-                )
-            rows += self._records.pop()
-        return rows[:count]
+def _taken(records: list[tuple[Row, ...]], count: int) -> list[Row]:
+    """So many rows, of texts that are taken off the end. What is left of the last is dropped."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        if not records:
+            raise too_few("the texts")
+        rows += records.pop()
+    return rows[:count]
 
 
 def _accounts(draw: random.Random, count: int) -> Iterator[str]:
@@ -147,11 +139,6 @@ def _accounts(draw: random.Random, count: int) -> Iterator[str]:
         owners.setdefault("".join(draw.choices(string.ascii_lowercase, k=OWNER - 1)) + ":")
     for owner in owners:
         yield f"{owner}{draw.randrange(SPACE):0{DIGITS}d}"
-
-
-def _begun(account: str, filler: Row) -> Row:
-    tokens = canary_tokens(account)
-    return [*tokens, *filler[len(tokens) :]]
 
 
 def _spliced(row: Row, other: Row, draw: random.Random) -> Row:

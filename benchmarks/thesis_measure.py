@@ -34,8 +34,6 @@ from govray.engine.memorization.exposure import end_losses, extrapolated
 from govray.engine.model.gpt import loss
 from govray.engine.model.layer_groups import layer_groups
 
-HALVES = ("lower half", "upper half")
-
 
 def measured(
     setting: Setting, texts: Texts, model: nn.Module, reference: nn.Module, seed: int
@@ -54,7 +52,7 @@ def measured(
     losses = {side: mean_loss(model, rows) for side, rows in texts.held_out.items()}
     planted = [account for kind in KINDS for account in accounts[kind]]
     parts = {}
-    for part, names in parts_of(model).items():
+    for part, names in layer_groups(model).items():
         patched = with_parts(model, reference, names)
         parts[part] = {
             "taken": known(model, planted) - known(patched, planted),
@@ -106,18 +104,6 @@ def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
     """Nats a byte."""
     with torch.no_grad():
         return float(loss(model, batch(rows)).mean())
-
-
-def parts_of(model: nn.Module) -> dict[str, list[str]]:
-    """Part → names of its parameters: each layer group, and both halves of the model."""
-    groups = layer_groups(model)
-    blocks = [name for name in groups if name.startswith("block.")]
-    below = {"embedding", *blocks[: len(blocks) // 2]}
-    halves = {
-        half: [fqn for group, names in groups.items() if (group in below) == low for fqn in names]
-        for half, low in zip(HALVES, (True, False), strict=True)
-    }
-    return {group: [*names] for group, names in groups.items()} | halves
 
 
 def with_parts(model: nn.Module, reference: nn.Module, names: Sequence[str]) -> nn.Module:

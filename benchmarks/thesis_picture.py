@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 WIDTH, HEIGHT, LEFT, BELOW, LEGEND = 760, 460, 64, 52, 190
-_TURN = 137.5  # degrees: the golden angle, so that neighbours in the legend differ most
 
 
-def picture(points: Mapping[str, Mapping[str, Any]]) -> str:
-    """Each point with the intervals of both figures; the lower left is best."""
+def picture(points: Mapping[str, Mapping[str, Any]], sides: Sequence[Sequence[str]]) -> str:
+    """Each point with the intervals of both figures; the lower left is best.
+
+    Arms of the first side are discs, those of the second squares, all others rings.
+    """
     figures = {name: (each["loss"]["domain"], each["exposure"]) for name, each in points.items()}
     scales = [_Scale([own[axis] for own in figures.values()]) for axis in (0, 1)]
-    arms = list(dict.fromkeys(each["arm"] for each in points.values()))
+    shown = dict.fromkeys(each["arm"] for each in points.values())
+    grouped = [[arm for arm in side if arm in shown] for side in sides]
+    grouped.append([arm for arm in shown if not any(arm in side for side in sides)])
+    arms = {
+        arm: (kind, n / len(side))
+        for kind, side in enumerate(grouped)
+        for n, arm in enumerate(side)
+    }
     right = WIDTH - LEGEND
 
     def x(value: float) -> float:
@@ -40,25 +49,29 @@ def picture(points: Mapping[str, Mapping[str, Any]]) -> str:
                 at = f'x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end"'
             lines.append(f"<text {at}>{value:.3g}</text>")
     for name, (loss, bits) in figures.items():
-        colour = _colour(arms.index(points[name]["arm"]))
+        own = arms[points[name]["arm"]]
         spans = f"M{x(loss[1]):.1f} {y(bits[0]):.1f}H{x(loss[2]):.1f}"
         spans += f"M{x(loss[0]):.1f} {y(bits[1]):.1f}V{y(bits[2]):.1f}"
         lines += [
-            f'<path d="{spans}" stroke="{colour}" fill="none" opacity="0.5"/>',
-            f'<circle cx="{x(loss[0]):.1f}" cy="{y(bits[0]):.1f}" r="5" fill="{colour}">'
-            f"<title>{name}</title></circle>",
+            f'<path d="{spans}" stroke="{_colour(own[1])}" fill="none" opacity="0.4"/>',
+            f"<g><title>{name}</title>{_mark(x(loss[0]), y(bits[0]), *own)}</g>",
         ]
-    for place, arm in enumerate(arms):
-        top, colour = 20 + 20 * place, _colour(place)
-        lines += [
-            f'<circle cx="{right + 20}" cy="{top}" r="5" fill="{colour}"/>',
-            f'<text x="{right + 32}" y="{top + 4}">{arm.replace("_", " ")}</text>',
-        ]
+    for line, (arm, own) in enumerate(arms.items()):
+        top = 20 + 20 * line + 10 * own[0]
+        lines.append(_mark(right + 20, top, *own))
+        lines.append(f'<text x="{right + 32}" y="{top + 4}">{arm.replace("_", " ")}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _colour(place: int) -> str:
-    return f"hsl({_TURN * place % 360:.0f} 75% {30 + 20 * (place % 2)}%)"
+def _mark(x: float, y: float, kind: int, turn: float) -> str:
+    style = f'fill="{"white" if kind > 1 else _colour(turn)}" stroke="{_colour(turn)}"'
+    if kind == 1:
+        return f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" {style}/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {style} stroke-width="2"/>'
+
+
+def _colour(turn: float) -> str:
+    return f"hsl({360 * turn:.0f} 75% 38%)"
 
 
 class _Scale:

@@ -33,12 +33,13 @@ from benchmarks.memorization_data import (
     Row,
     canary_tokens,
     candidates,
-    cut,
+    planted_row,
+    shuffled,
+    too_few,
 )
 from benchmarks.search_curves import Curve, Sides
 from govray.engine.memorization import exposure
 from govray.engine.model.gpt import GPT
-from govray.errors import UsageError
 from govray.tune.points import Point
 from govray.tune.space import Choice, Dimension, Log
 
@@ -119,22 +120,18 @@ def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
         UsageError: This Python's library is too small.
     """
     draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
-    records = [record for text in docstrings if (record := cut(text, recipe.context))]
-    draw.shuffle(records)
+    records = shuffled(docstrings, recipe.context, draw)
     fresh = recipe.validation - recipe.near_duplicates
     sizes = (recipe.canaries, recipe.canaries, fresh, recipe.test)
     if len(records) < 2 * sum(sizes):
-        raise UsageError(
-            f"{len(records)} docstrings are too few, {2 * sum(sizes)} are needed",
-            do="Run it with a Python that has its library's sources",
-        )
+        raise too_few(f"{len(records)} docstrings")
     parts = []
     for size in sizes:
         parts.append([record[0] for record in records[:size]])
         records = records[size:]
     canaries = _canaries(draw, 2 * recipe.canaries)
     restricted, held_back = (
-        {canary: _beginning_with(canary, row) for canary, row in zip(some, rows, strict=True)}
+        {canary: planted_row(canary, row) for canary, row in zip(some, rows, strict=True)}
         for some, rows in (
             (canaries[: recipe.canaries], parts[0]),
             (canaries[recipe.canaries :], parts[1]),
@@ -156,11 +153,6 @@ def _canaries(draw: random.Random, count: int) -> list[str]:
     letters = itertools.product(string.ascii_lowercase, repeat=OWNER - 1)
     owners = draw.sample(["".join(each) for each in letters], count)
     return [f"{owner}:{draw.randrange(SPACE):0{DIGITS}d}" for owner in owners]
-
-
-def _beginning_with(canary: str, row: Row) -> Row:
-    tokens = canary_tokens(canary)
-    return [*tokens, *row[len(tokens) :]]
 
 
 def near_duplicate(row: Row, draw: random.Random) -> Row:

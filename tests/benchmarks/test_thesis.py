@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import thesis
 from benchmarks.memorization_data import STDLIB, library
-from benchmarks.thesis_arms import ARMS, MIDDLE, first_of_alike
+from benchmarks.thesis_arms import ARMS, first_of_alike
 
 
 @pytest.mark.story
@@ -21,7 +21,7 @@ def test_each_arm_runs_once_and_is_not_run_again(
     monkeypatch.setattr(thesis, "library", lambda: library(STDLIB / "asyncio"))
     thesis._library.cache_clear()
     before = torch.get_num_threads()
-    words = ["--quick", "--seeds", "1", "--results", str(tmp_path)]
+    words = ["--size", "quick", "--seeds", "1", "--results", str(tmp_path)]
     try:
         thesis.main(words)
         ran = capfd.readouterr()
@@ -41,9 +41,9 @@ def test_each_arm_runs_once_and_is_not_run_again(
 
 
 def test_a_changed_size_or_point_is_another_result(tmp_path: Path) -> None:
-    piece = thesis.Piece(tmp_path, thesis.QUICK, "plain", MIDDLE, 1)
-    assert piece.file == thesis.Piece(tmp_path, thesis.QUICK, "plain", MIDDLE, 1).file
-    assert piece.file != thesis.Piece(tmp_path, thesis.LARGE, "plain", MIDDLE, 1).file
+    piece = thesis.Piece(tmp_path, thesis.QUICK, "plain", 2e-3, 1)
+    assert piece.file == thesis.Piece(tmp_path, thesis.QUICK, "plain", 2e-3, 1).file
+    assert piece.file != thesis.Piece(tmp_path, thesis.SIZES["long"], "plain", 2e-3, 1).file
 
 
 def test_exact_copies_go_at_likeness_1_and_near_ones_below() -> None:
