@@ -62,7 +62,13 @@ def lines(text: str) -> str:
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """``value`` as JSON of the same value, less private keys, that a terminal only shows."""
     text = json.dumps(_json_without_keys(value), indent=indent, ensure_ascii=False)
-    return "".join(c if c == "\n" or _shown(c) else json.dumps(c)[1:-1] for c in text)
+    # Most lines are plain, and a character at a time takes seconds for a long listing.
+    return "\n".join(
+        each
+        if each.isascii() and each.isprintable()
+        else "".join(c if _shown(c) else json.dumps(c)[1:-1] for c in each)
+        for each in text.split("\n")
+    )
 
 
 def without_keys(text: str) -> str:
