@@ -100,8 +100,8 @@ def effect(
 ) -> float:
     """M, what a trial is judged by: the log of the largest odds ratio that is sure; never below 0.
 
-    A bound is of a corpus's newest profile up to the step. All of them together hold at `LEVEL`:
-    where no corpus has an effect, M is above 0 at a step in at most that share of runs.
+    A bound is of a corpus's newest profile up to the step. All of them together hold at `LEVEL`.
+    Where no corpus has an effect, M is above 0 at a step in at most that share of runs.
 
     Args:
         history: Profiles, oldest first.
