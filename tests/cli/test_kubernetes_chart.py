@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from helm_python import Chart, HelmError, lint
+from helm_python import HelmError, lint
 
 from govray.cli import main
 from govray.platform.attestor.settings import read_settings
@@ -27,6 +27,7 @@ from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_job import Pods, Tenant, ray_job
 from govray.platform.queue.settings import read_queue
 from govray.platform.store.tables import Submission
+from tests.support.chart import CHART, DIGEST, EVERYTHING, PLATFORM, VALUES, rendered
 from tests.support.operator_rules import (
     Image,
     Objects,
@@ -38,46 +39,10 @@ from tests.support.operator_rules import (
 )
 from tests.support.tree import ROOT
 
-CHART = ROOT / "deploy/kubernetes"
-VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
-DIGEST = "registry.example.com/govray@sha256:" + "1" * 64
-EVERYTHING = {
-    "image": DIGEST,
-    "imagePullSecrets": ["registry"],
-    "queues": {"topology": "racks"},
-    "job": {"config": "jobs/train.yaml", "pool": "gpu", "topology": "example.com/rack"},
-    "service": {"enabled": True, "host": "govray.example.com"},
-    "monitoring": {"enabled": True},
-    "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
-    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
-}
-PLATFORM: dict[str, Any] = {
-    **EVERYTHING,
-    "service": {"host": "govray.example.com"},
-    "platform": {"enabled": True, "trustRoot": "{}", "authority": "-----BEGIN CERTIFICATE-----"},
-    "projects": {
-        "research": {"namespace": "ml-research", "user": 20001},
-        "product": {"namespace": "ml-product", "user": 20002},
-    },
-}
-"""Service, queue and attestor outside of what jobs reach."""
 IMAGE = Image(
     (ROOT / "deploy/Containerfile").read_text(),
     frozenset(re.findall(r"^([\w-]+)==", (ROOT / "deploy/constraints.txt").read_text(), re.M)),
 )
-
-
-def rendered(values: Mapping[str, Any]) -> Objects:
-    with Chart.load(CHART) as chart:
-        text = chart.render({"image": DIGEST, **values}, name="govray", namespace="ml")
-    found: dict[tuple[str, str], Any] = {}
-    for manifest in text.values() if isinstance(text, dict) else [text]:
-        for each in yaml.safe_load_all(manifest):
-            if each:
-                name, namespace = each["metadata"]["name"], each["metadata"].get("namespace")
-                one = (each["kind"], name) not in found
-                found[each["kind"], name if one else f"{namespace}/{name}"] = each
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +296,7 @@ PLATFORM_FAULTS: dict[str, tuple[Change, str]] = {
         ),
         "a claim of one node",
     ),
-    "a key elsewhere": (setting("/private/operator/", "/etc/keys/"), "refuses|nothing lies"),
+    "a key elsewhere": (setting("/private/operator/", "/etc/keys/"), "nothing lies at"),
     "a token elsewhere": (setting("/private/attestor/token", "/private/token"), "nothing lies at"),
     "runs that the attestor may write": (
         deployed(

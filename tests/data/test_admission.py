@@ -132,7 +132,7 @@ def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared
         credential = credentials[c.corpus]
         assert c.credential == credential.digest
         assert c.class_digest == credential.document.credential_class.digest
-        assert records.check(c.corpus) == credential.document.records.root
+        assert records.check()[c.corpus] == credential.document.records.root
         assert manifest.records(c.corpus) == credential.document.records.count
     assert len(manifest.corpus("mit").parts) > 3
     assert set(splits(prepared, "mit")) == {"train", "reserve", "empty"}

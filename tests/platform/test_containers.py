@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.test_kubernetes_chart import PLATFORM, VALUES, rendered
+from tests.support.chart import PLATFORM, VALUES, rendered
 from tests.support.databases import BINARIES
 from tests.support.deployment import Deployment
 from tests.support.kubernetes_server import TOKEN

@@ -95,7 +95,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         found.database()
         # What a preparation reads, where its account may.
         on.run(
-            'cp -r "$1" /srv/data; cp "$2" /srv/data/policy.json; chmod -R a+rX /srv/data',
+            'cp -r "$1" /srv/data; cp "$2" /srv/data/policy.json; chmod -R a+rX /srv/data; '
+            'for secret in /srv/data/*/records.secret; do '
+            'chown govray-operator "$secret"; chmod 600 "$secret"; done',
             str(made.corpora), str(made.policy),
         )  # fmt: skip
         experiment: Any = made.experiment(storage_path="/shared/runs")

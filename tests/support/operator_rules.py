@@ -544,7 +544,7 @@ def mounts(objects: Objects, image: Image) -> Iterator[str]:
             yield f"{claim}: {count} pods have a claim of one node"
 
 
-PATH = re.compile(r"(?<![\w.])/(?:private|etc/govray|srv|var/lib|shared)[\w./-]*")
+PATH = re.compile(r"(?<![\w.])/(?:private|etc|srv|var/lib|shared)[\w./-]*")
 
 
 def files(objects: Objects, image: Image) -> Iterator[str]:

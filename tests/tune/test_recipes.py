@@ -103,7 +103,7 @@ PAGE = (ROOT / "docs" / "search.md").read_text()
 def test_its_file_is_a_search() -> None:
     [section] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     found = parse_search(EXPERIMENT | yaml.safe_load(section), where="docs/search.md")
-    assert found.search.tau == 4.0
+    assert found.search.tau == 0.4
     for name in VARIABLE:
         assert f"`{name}`" in PAGE
 

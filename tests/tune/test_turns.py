@@ -5,34 +5,63 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record.e_process import effect
+from govray.governance.record.entropy_profile import (
+    EntropyProfile,
+    Measure,
+    MonitoredCorpus,
+    Side,
+)
+from govray.governance.record.rank_evidence import top_sizes
 from govray.tune.objective import TrialReport, conclude, report
 from govray.tune.recipe import Recipe, load_searcher
 from tests.support.fake_tuner import FakeController, FakeTrial
 from tests.support.search_files import search_file
 from tests.support.table import each_row
 
-EVERY, TURNS, TAU = 25, 4, 1.0
+EVERY, TURNS, TAU = 25, 4, 0.4
 CORPORA = [f"corpus-{number}" for number in range(8)]
 LIMIT = {"statistic": "composite", "unit": "log odds", "tau": TAU}
-SECTION = Monitoring(every=EVERY, turns=TURNS, probe_rows=32, bands={"*": Band(low=-2, high=2)})
+SECTION = Monitoring(every=EVERY, turns=TURNS, probe_rows=128, odds={"*": 1.5})
+SUBJECTS = {corpus: MonitoredCorpus("trunk", "flag", None, 9) for corpus in CORPORA}
+TRAINED, HELD = 96, 32
 
 
-def effect(corpus: str, trial: FakeTrial, step: int) -> float:
-    """Every third trial memorizes one corpus, and all measures scatter."""
+def measure(corpus: str, trial: FakeTrial, step: int) -> Measure:
+    """Every third trial memorizes one corpus."""
     number = int(trial.trial_id[1:])
-    noise = random.Random(f"{corpus} {number} {step} {trial.config['optimizer.lr']}")
+    draw = random.Random(f"{corpus} {number} {step} {trial.config['optimizer.lr']}")
     memorizes = number % 3 == 0 and corpus == CORPORA[number % len(CORPORA)]
-    return (3.0 if memorizes else 0.2) * noise.random() + (1.0 if memorizes else 0.0)
+    scores = [(draw.gauss(2.0 * memorizes, 1), 1) for _ in range(TRAINED)]
+    scores += [(draw.gauss(0, 1), 0) for _ in range(HELD)]
+    best = [trained for _, trained in sorted(scores, reverse=True)]
+    return Measure(
+        corpus=corpus,
+        layer="head",
+        probe=Side(rows=TRAINED, entropy=1.0),
+        reserve=Side(rows=HELD, entropy=1.0),
+        top=tuple(sum(best[:size]) for size in top_sizes(len(best))),
+        tested=True,
+    )
+
+
+def profile(trial: FakeTrial, step: int) -> EntropyProfile:
+    """Of the corpora whose turn it is."""
+    due = [corpus for corpus in CORPORA if SECTION.in_turn(corpus, step)]
+    return EntropyProfile(
+        step=step,
+        statistic="composite",
+        measures=tuple(measure(corpus, trial, step) for corpus in due),
+    )
 
 
 def newest(trial: FakeTrial, step: int, *, last_only: bool) -> float:
-    """The largest effect, of each corpus's newest profile up to a step, or of the last profile."""
-    profiles = [each for each in range(step + 1) if SECTION.due(each)]
-    found: dict[str, float] = {}
-    for each in profiles[-1:] if last_only else profiles[-TURNS:]:
-        found |= {c: effect(c, trial, each) for c in CORPORA if SECTION.in_turn(c, each)}
-    return max(found.values(), default=0.0)
+    """M by each corpus's newest profile up to a step, or by the last profile alone."""
+    due = [each for each in range(step + 1) if SECTION.due(each)]
+    due = [each for each in due if any(SECTION.in_turn(corpus, each) for corpus in CORPORA)]
+    history = [profile(trial, each) for each in due[-1 if last_only else -TURNS :]]
+    return effect(history, SECTION, SUBJECTS, step)
 
 
 def searched(searcher: str, seed: int, *, last_only: bool = False) -> str | None:

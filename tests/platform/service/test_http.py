@@ -80,7 +80,10 @@ def test_a_405_says_every_method_that_the_address_takes(
 @pytest.mark.parametrize(
     ("path", "known"),
     [
-        ("/v1/experiments?stat=ACTIVE", "cursor, limit, name, project, state, tag, user"),
+        (
+            "/v1/experiments?stat=ACTIVE",
+            "before, cursor, limit, name, project, since, state, tag, user",
+        ),
         ("/v1/health?x", None),
         ("/v1/models/first/versions/1.0.0?history=1", "none"),
         ("/v1/ledgers/run-first/proofs/inclusion?index=0&sizes=3", "index, size"),
