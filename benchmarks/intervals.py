@@ -1,4 +1,4 @@
-"""Medians of paired ratios and differences, with a bootstrap interval.
+"""Medians of paired ratios and differences with a bootstrap interval, and shares with an exact one.
 
 Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", ch. 13
 (percentile interval).
@@ -6,8 +6,9 @@ Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", ch. 13
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -60,3 +61,35 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     tail = round((1 - _LEVEL) / 2 * _RESAMPLES)
     return medians[tail], medians[-1 - tail]
+
+
+def exact(hits: int, trials: int, *, level: float = _LEVEL) -> tuple[float, float]:
+    """The two-sided interval of a share, from so many hits. Source: Clopper and Pearson 1934."""
+    tail = (1 - level) / 2
+    low = _crossing(lambda share: _at_least(hits, trials, share) > tail)
+    high = _crossing(lambda share: _at_least(hits + 1, trials, share) > 1 - tail)
+    return (low if hits else 0.0), (high if hits < trials else 1.0)
+
+
+def _at_least(hits: int, trials: int, share: float) -> float:
+    """The probability of so many hits or more."""
+    logs = (math.log(share), math.log1p(-share))
+    return math.fsum(
+        math.exp(
+            math.lgamma(trials + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(trials - k + 1)
+            + k * logs[0]
+            + (trials - k) * logs[1]
+        )
+        for k in range(hits, trials + 1)
+    )
+
+
+def _crossing(beyond: Callable[[float], bool]) -> float:
+    """Where a condition begins to hold, between 0 and 1."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return low

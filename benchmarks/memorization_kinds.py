@@ -1,10 +1,11 @@
-"""Two kinds of text that every installation has, for the memorization benchmark's other runs.
+"""Kinds of text that an installation has, for the memorization benchmark's other runs.
 
 * ``code``: the source of this Python's standard library, a record for each top-level definition.
 * ``prose``: what installed packages say of themselves in English. A record is a paragraph of a
   docstring, without the code in it. A package takes part if its own metadata states a licence.
+* ``manuals``: paragraphs of the system's manual pages, by the first word of a page's name.
 
-Both have the same form: some packages by name, whose texts are read once, and a pool of texts of
+All have the same form: some packages by name, whose texts are read once, and a pool of texts of
 all the others. From the pool come the rows that are read again and again, and those never read.
 
 No two texts of a pool begin alike. Otherwise copies of a row that is trained on would lie on the
@@ -14,13 +15,16 @@ other side.
 from __future__ import annotations
 
 import ast
+import gzip
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from benchmarks.memorization_data import docstrings
+from benchmarks.memorization_data import docstrings, library
 from govray.data.installed_python import NOASSERTION, STANDARD_LIBRARY, python_source
+from govray.errors import UsageError
 
 PACKAGES = 24
 """Of prose: those with the most files."""
@@ -34,6 +38,12 @@ _BEGINNING = 24
 _LEAST = 100
 _WORDY = 0.97
 _PARAGRAPHS = re.compile(r"\n\s*\n")
+
+MANUALS = Path("/usr/share/man")
+_GENERATED = 1000
+"""Pages of one first word that are so many are written by a program, and alike."""
+_FONT = re.compile(r"^\.(?:[BIR]{1,2}|SM|SB) ")
+_ESCAPES = re.compile(r"\\(?:f\(..|f\[[^]]*\]|f.|&|\*?\(..|\*?\[[^]]*\]|[^-])")
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,34 @@ def prose(packages: int) -> Kind:
     return _kind(texts, {each.corpus: each.license for each in largest}, packages)
 
 
+def manuals(packages: int, root: Path = MANUALS) -> Kind:
+    """Paragraphs of manual pages in English; names of most pages are the ones read once.
+
+    Raises:
+        UsageError: The system has no manual pages.
+    """
+    pages: dict[str, list[Path]] = {}
+    for page in sorted(root.glob("man[1-8]/*.gz")):
+        if not page.is_symlink():
+            pages.setdefault(re.split(r"[-.:_]", page.name)[0], []).append(page)
+    found = {
+        name: [text for page in own for text in _roff(page)]
+        for name, own in pages.items()
+        if len(own) <= _GENERATED
+    }
+    if not found:
+        raise UsageError("no manual pages", where=str(root), do="Install the system's manuals")
+    return _kind(found, dict.fromkeys(sorted(found), NOASSERTION), packages)
+
+
+def _roff(page: Path) -> Iterator[str]:
+    """Paragraphs of a page: lines of text between its requests, without escapes."""
+    text = gzip.decompress(page.read_bytes()).decode("utf-8", "replace")
+    lines = (_FONT.sub("", line) for line in text.splitlines())
+    plain = ("" if line[:1] in {".", "'"} else _ESCAPES.sub("", line) for line in lines)
+    return _sentences("\n".join(plain).replace("\\-", "-"))
+
+
 def _kind(texts: Mapping[str, Sequence[str]], licences: Mapping[str, str], packages: int) -> Kind:
     seen: set[str] = set()
     distinct: dict[str, list[str]] = {}
@@ -94,13 +132,23 @@ def _paragraphs(path: Path) -> Iterator[str]:
     except (OSError, ValueError, SyntaxError):
         return
     for text in docstrings(tree):
-        for paragraph in _PARAGRAPHS.split(text):
-            words = " ".join(paragraph.split())
-            if len(words) >= _LEAST and _wordy(words):
-                yield words
+        yield from _sentences(text)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    for paragraph in _PARAGRAPHS.split(text):
+        words = " ".join(paragraph.split())
+        if len(words) >= _LEAST and _wordy(words):
+            yield words
 
 
 def _wordy(text: str) -> bool:
     """Whether it reads like sentences: next to no sign but letters and punctuation."""
     plain = sum(each.isalpha() or each in " ,.;:'()-" for each in text)
     return ">>>" not in text and plain >= _WORDY * len(text)
+
+
+KINDS: Mapping[str, Callable[[int], Kind]] = MappingProxyType(
+    {"code": lambda packages: code(library()[1], packages), "prose": prose, "manuals": manuals}
+)
+"""By name: number of packages → texts."""

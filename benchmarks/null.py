@@ -3,17 +3,22 @@
     python -m benchmarks.null
 
 No model is trained. Records get a score of their own, and their rows score it with noise. All that
-follows is the package's own code. It draws the reserve and the plan's order, takes one row of each
-record, makes p and e-values of them, and decides over a run.
+follows is the package's own code. It draws the reserve and the plan's order, and chooses rows. It
+ranks them and decides over a run, as the shipped policy says.
 
-* ``null``: P(p ≤ .05) of one profile, by how the records' lengths are distributed. Beside it the
-  same for the newest rows whatever record they are of, which is no valid test (``null_by_rows``).
-* ``run_false_flags``: the share of runs that flag anything, ten corpora without effect in one
-  domain, over all profiles of a run.
-* ``power``: the share of runs that flag one corpus with an effect among ten, by its size in
-  spreads. Beside it is the median of the profiles until then.
+* ``null``: of a thousand runs of each scenario, how many flag a corpus that has no more effect than
+  the policy tolerates. It is alone in its domain, where the procedure flags most. Beside it are
+  exact bounds, one-sided at 95 %. The seeds are the numbers from 0.
+* ``power``: the share of runs that flag a corpus among ten in its domain. It is by the share of its
+  records that have the effect, and by the effect in standard deviations of a record's score.
 
-The last line is one JSON object.
+Scenarios: how records' lengths are distributed, how scores follow the corpus's order, 6 % records
+of random bytes, and effects at the tolerance's edge. There the odds ratio is the tolerated one at
+the threshold where it is largest. Thresholds among the best hundredth do not count: there a shift
+of normal scores has any odds ratio.
+
+The last line is one JSON object. ``exceeded`` names the scenarios whose lower bound lies above
+the policy's rate; it should be empty.
 """
 
 from __future__ import annotations
@@ -21,23 +26,24 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import NormalDist
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
 from benchmarks import command
-from govray.data.probe_rows import Chosen, Probes, newest_rows
-from govray.engine.memorization.deviation import reserve_spread
-from govray.engine.memorization.permutation_e_value import e_values, p_values
+from benchmarks.intervals import exact
+from benchmarks.memorization_decision import shipped
+from govray.data.probe_rows import Probes
 from govray.governance.formats.record_columns import RecordColumns
-from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, MonitoredCorpus, Side
 from govray.governance.record.incidents import Incidents
@@ -49,34 +55,36 @@ from govray.governance.record.prepare_manifest import (
     TokenizerIdentity,
 )
 from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.record.rank_evidence import top_sizes
 from govray.governance.record.row_order import RowOrder
 
 CONTEXT = 7
 ROW = CONTEXT + 1
 SHARE = 0.2
-ROWS = 32
-PROFILES = 40
+PROFILES = 4
 CORPORA = 10
-BAND = 0.5
-FDR = 0.05
+RECORDS = 500
+"""Of a corpus in the table of power: 400 that train and 100 held back, about."""
 NOISE = 0.5
 """Of a row beside its record's score, whose deviation is 1."""
-EFFECTS = (0.5, 1.0, 2.0, 3.0)
+GARBAGE = 0.06
+TOPICS = 10
+EFFECTS = (0.5, 0.75, 1.25, 3.0)
+SHARES = (1.0, 0.5, 0.25, 0.125)
 _DIGEST = "sha256:" + "0" * 64
-_PERMUTATIONS = 399
 
 Lengths = Callable[[random.Random], list[int]]
 """Rows of each record of a corpus."""
 
-SHAPES: Mapping[str, Lengths] = {
+LENGTHS: Mapping[str, Lengths] = {
     "equal": lambda draw: [3] * 200,
     "lognormal": lambda draw: [max(1, int(draw.lognormvariate(1, 1.2))) for _ in range(200)],
-    "length-dependent": lambda draw: [60 if draw.random() < 0.05 else 1 for _ in range(300)],
-    "few": lambda draw: [8] * 12,
+    "by_length": lambda draw: [60 if draw.random() < 0.05 else 1 for _ in range(300)],
+    "few": lambda draw: [8] * 30,
     "huge": lambda draw: [200 if draw.random() < 0.1 else 2 for _ in range(60)],
 }
 LONG, EASIER = 20, 2.0
-"""In ``length-dependent``, records of more rows score so much higher."""
+"""In ``by_length``, records of more rows score so much higher."""
 
 
 @dataclass(frozen=True)
@@ -85,35 +93,42 @@ class Corpus:
 
     Attributes:
         probes: The package's own choice of rows.
-        plan: What is read when.
         train: Score of each training row.
         reserve: Score of each reserve row.
-        owners: Record of each training row.
-        reserve_owners: Record of each reserve row.
+        owners: Record of each training row, by number.
+        held: Record of each reserve row, by number.
     """
 
     probes: Probes
-    plan: BatchPlan
-    train: Tensor
-    reserve: Tensor
-    owners: Sequence[str]
-    reserve_owners: Sequence[str]
+    train: npt.NDArray[np.float64]
+    reserve: npt.NDArray[np.float64]
+    owners: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
 
 
-def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
-    """A corpus of this shape, read at an even pace to the end of its second epoch."""
-    draw = random.Random(f"{shape} {seed}")  # noqa: S311 - a simulation
-    salt = hashlib.sha256(f"salt {shape} {seed}".encode()).hexdigest()
+def made_corpus(
+    lengths: Sequence[int],
+    scores: Sequence[float],
+    seed: str,
+    *,
+    families: Sequence[int] | None = None,
+) -> Corpus:
+    """A corpus of these records, read at an even pace to the end of its second epoch.
+
+    Args:
+        lengths: Rows of each record.
+        scores: Of each record.
+        families: Of each record the one whose draw decides; by default itself.
+    """
+    salt = hashlib.sha256(f"salt {seed}".encode()).hexdigest()
     held = Reserve(share=SHARE, salt=salt)
-    tokens = np.array([rows * ROW - 1 for rows in SHAPES[shape](draw)], np.int64)
-    entries = np.frombuffer(
-        b"".join(
-            hashlib.sha256(f"{shape} {seed} {number}".encode()).digest()
-            for number in range(tokens.size)
-        ),
-        np.uint8,
-    ).reshape(-1, 32)
-    columns = RecordColumns(entries, tokens, held.splits(entries, tokens))
+    tokens = np.array([rows * ROW - 1 for rows in lengths], np.int64)
+    digests = [
+        hashlib.sha256(f"{seed} {number}".encode()).digest() for number in range(len(tokens))
+    ]
+    entries = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+    drawn_by = entries if families is None else entries[list(families)]
+    columns = RecordColumns(entries, tokens, held.splits(drawn_by, tokens))
     part = Part.of(
         columns,
         source="records-00000.parquet",
@@ -138,35 +153,30 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
         profile="all",
         corpora=(StreamCorpus(corpus="one", rows=rows),),
         phase=0,
-        quota=max(1, 2 * rows // steps),
+        quota=max(1, math.ceil(2 * rows / PROFILES)),
         epochs=1000,
     )
     plan = BatchPlan(
-        seed=seed,
-        max_steps=steps,
+        seed=int.from_bytes(digests[0][:4], "big"),
+        max_steps=PROFILES,
         manifest=_DIGEST,
         context=CONTEXT,
         order=RowOrder(block=8, window=256),
         streams=(stream,),
     )
-    scores = {
-        entry.tobytes().hex(): draw.gauss(0, 1)
-        + EASIER * (shape == "length-dependent" and length >= LONG * ROW)
-        for entry, length in zip(entries, tokens.tolist(), strict=True)
-    }
     found = PreparedRecords(manifest, lambda corpus, number: columns)
-    owners = [found.record("one", _most(found, row, "train")).entry for row in range(rows)]
-    reserve_owners = [
-        found.record("one", _most(found, row, "reserve")).entry
-        for row in range(manifest.reserve_rows("one"))
-    ]
+    owners = np.array([_most(found, row, "train") for row in range(rows)])
+    held_by = np.array(
+        [_most(found, row, "reserve") for row in range(manifest.reserve_rows("one"))], np.int64
+    )
+    noise = np.random.default_rng(plan.seed)
+    known = np.array(scores)
     return Corpus(
         probes=Probes(Path("nothing is read"), manifest, plan, found),
-        plan=plan,
-        train=_scored(owners, scores, draw),
-        reserve=_scored(reserve_owners, scores, draw),
+        train=known[owners] + noise.normal(0, NOISE, len(owners)),
+        reserve=known[held_by] + noise.normal(0, NOISE, len(held_by)),
         owners=owners,
-        reserve_owners=reserve_owners,
+        held=held_by,
     )
 
 
@@ -175,143 +185,274 @@ def _most(records: PreparedRecords, row: int, split: str) -> int:
     return max(spans, key=lambda span: span.stop - span.start).record
 
 
-def _scored(owners: Sequence[str], scores: Mapping[str, float], draw: random.Random) -> Tensor:
-    return torch.tensor([scores[o] + draw.gauss(0, NOISE) for o in owners], dtype=torch.float64)
+Scores = Callable[[random.Random, Sequence[int]], list[float]]
+"""Rows of each record → its score."""
 
 
-def sides(corpus: Corpus, chosen: Chosen) -> tuple[Tensor, Tensor]:
-    """Scores of the chosen rows, a column."""
-    ours = corpus.train[list(chosen.trained)].unsqueeze(1)
-    return ours, corpus.reserve[list(chosen.reserve)].unsqueeze(1)
+def plain(draw: random.Random, lengths: Sequence[int]) -> list[float]:
+    """Scores that nothing but the record decides."""
+    return [draw.gauss(0, 1) for _ in lengths]
 
 
-def null(shape: str, trials: int) -> tuple[float, float]:
-    """P(p ≤ .05) by one row of each record, and by the newest rows; after half an epoch."""
-    by_record, by_row = [], []
-    for seed in range(trials):
-        corpus = made_corpus(shape, seed, steps=PROFILES)
-        step = PROFILES // 4
-        chosen = corpus.probes.choose("one", step, ROWS)
-        if chosen.tested:
-            by_record.append(_p(*sides(corpus, chosen), chosen, seed))
-        rows = newest_rows(corpus.plan, "one", step, ROWS)
-        held = tuple(range(len(corpus.reserve)))[:: max(1, len(corpus.reserve) // ROWS)][:ROWS]
-        picked = Chosen(
-            "one",
-            rows,
-            held,
-            tuple(corpus.owners[row] for row in rows),
-            tuple(corpus.reserve_owners[row] for row in held),
-        )
-        if len(rows) > 1 and len(held) > 1:
-            by_row.append(_p(*sides(corpus, picked), picked, seed))
-    return _share(by_record), _share(by_row)
+def by_length(draw: random.Random, lengths: Sequence[int]) -> list[float]:
+    """Long records are easier."""
+    return [draw.gauss(0, 1) + EASIER * (rows >= LONG) for rows in lengths]
 
 
-def _p(ours: Tensor, theirs: Tensor, chosen: Chosen, seed: int) -> float:
-    units = chosen.trained_records, chosen.reserve_records
-    return p_values(ours, theirs, *units, seed, permutations=_PERMUTATIONS)[0]
+def sorted_by_topic(draw: random.Random, lengths: Sequence[int]) -> list[float]:
+    """Each topic is easier than the one before it."""
+    return [
+        draw.gauss(0, 0.5) + 3 * (n * TOPICS // len(lengths)) / TOPICS for n in range(len(lengths))
+    ]
 
 
-def _share(p_values_found: Sequence[float]) -> float:
-    return sum(p <= 0.05 for p in p_values_found) / max(1, len(p_values_found))
+def clustered(draw: random.Random, lengths: Sequence[int]) -> list[float]:
+    """Neighbours are about one thing, and equally easy."""
+    topics = [draw.gauss(0, 1.5) for _ in range(TOPICS)]
+    return [draw.gauss(0, 0.5) + topics[n * TOPICS // len(lengths)] for n in range(len(lengths))]
 
 
-def runs(count: int, effect: float) -> Iterator[int | None]:
-    """For each run: the profile, from 1, that flags something; None if none does.
+def garbage(draw: random.Random, lengths: Sequence[int]) -> list[float]:
+    """Some records are random bytes, which lie far out."""
+    return [
+        -14 * (1 + draw.random()) if draw.random() < GARBAGE else draw.gauss(0, 1) for _ in lengths
+    ]
 
-    With an effect, only the first corpus's flags count, and it alone has it. It grows to its size
-    over the first half of the run.
+
+SCENARIOS: Mapping[str, tuple[str, Scores]] = {
+    "equal": ("equal", plain),
+    "lognormal": ("lognormal", plain),
+    "by_length": ("by_length", by_length),
+    "few": ("few", plain),
+    "huge": ("huge", plain),
+    "sorted_by_topic": ("equal", sorted_by_topic),
+    "clustered": ("equal", clustered),
+    "garbage": ("equal", garbage),
+}
+
+
+# Families of scores: (draws a score, moves it by an effect, the share of scores above it).
+
+
+def _student(value: float) -> float:
+    """The share above, of Student's t with three degrees of freedom."""
+    x = value / math.sqrt(3)
+    return 0.5 - (x / (1 + x * x) + math.atan(x)) / math.pi
+
+
+@dataclass(frozen=True)
+class Family:
+    """A distribution of scores, and what an effect does to it.
+
+    Attributes:
+        at: The score with this share of scores above it.
+        above: The share of scores above one.
+        moved: What a score becomes by an effect of this size.
+        back: The score that an effect of this size moves here.
     """
-    shapes = [shape for shape in SHAPES if shape != "few"]
-    section = Monitoring(every=1, probe_rows=ROWS, bands={"*": Band(low=-BAND, high=BAND)}, fdr=FDR)
-    for seed in range(count):
-        corpora = {
-            f"corpus-{n}": made_corpus(shapes[n % len(shapes)], 1000 * seed + n, steps=PROFILES)
-            for n in range(CORPORA)
-        }
-        story = Incidents(
-            section, {name: MonitoredCorpus("trunk", "flag", None, PROFILES) for name in corpora}
+
+    at: Callable[[float], float]
+    above: Callable[[float], float]
+    moved: Callable[[float, float], float]
+    back: Callable[[float, float], float]
+
+    def edge(self, odds: float) -> float:
+        """The effect whose largest odds ratio, among the best hundredth and more, is ``odds``."""
+        low, high = 0.0, 5.0
+        thresholds = [self.at(share / 1000) for share in range(10, 1000)]
+        for _ in range(40):
+            effect = (low + high) / 2
+            ratios = [
+                _odds(self.above(self.back(t, effect))) / _odds(self.above(t)) for t in thresholds
+            ]
+            low, high = (effect, high) if max(ratios) < odds else (low, effect)
+        return low
+
+
+def _odds(share: float) -> float:
+    return share / (1 - share) if share < 1 else math.inf
+
+
+def _inverse(above: Callable[[float], float]) -> Callable[[float], float]:
+    def at(share: float) -> float:
+        low, high = -100.0, 100.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if above(middle) > share else (low, middle)
+        return low
+
+    return at
+
+
+def _shifted(at: Callable[[float], float], above: Callable[[float], float]) -> Family:
+    return Family(at, above, lambda x, by: x + by, lambda x, by: x - by)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "logistic": _shifted(lambda s: math.log((1 - s) / s), lambda x: 1 / (1 + math.exp(x))),
+    "normal": _shifted(lambda s: NormalDist().inv_cdf(1 - s), lambda x: 1 - NormalDist().cdf(x)),
+    "student": _shifted(_inverse(_student), _student),
+    "exponential": Family(
+        lambda s: -math.log(s),
+        lambda x: math.exp(-x),
+        lambda x, by: x * (1 + by),
+        lambda x, by: x / (1 + by),
+    ),
+}
+
+
+class Story:
+    """One run's profiles of some corpora, and what they lead to."""
+
+    def __init__(self, section: Monitoring, corpora: Sequence[str]) -> None:
+        self._story = Incidents(
+            section,
+            {name: MonitoredCorpus("trunk", "flag", None, PROFILES) for name in corpora},
         )
-        first = None
-        for step in range(PROFILES):
-            shifts = dict.fromkeys(corpora, 0.0)
-            shifts["corpus-0"] = effect * min(1.0, 2 * (step + 1) / PROFILES)
-            measures = tuple(
-                measured
-                for name, corpus in sorted(corpora.items())
-                if (measured := _measure(name, corpus, step, shifts[name], seed)) is not None
-            )
-            if not measures:
-                continue
-            made = story.take(EntropyProfile(step=step, statistic="composite", measures=measures))
-            if first is None and any(not effect or each.corpus == "corpus-0" for each in made):
-                first = step + 1
-        yield first
+        self.flagged: set[str] = set()
+
+    def take(self, step: int, sides: Mapping[str, Sides]) -> None:
+        """A profile of these corpora."""
+        measures = tuple(_measure(name, *each) for name, each in sorted(sides.items()))
+        if measures:
+            profile = EntropyProfile(step=step, statistic="composite", measures=measures)
+            self.flagged |= {each.corpus for each in self._story.take(profile)}
 
 
-def _measure(name: str, corpus: Corpus, step: int, shift: float, seed: int) -> Measure | None:
-    chosen = corpus.probes.choose("one", step, ROWS)
-    if min(len(chosen.trained), len(chosen.reserve)) < 2:
-        return None
-    ours, theirs = sides(corpus, chosen)
-    ours = ours + shift * float(theirs.std())
-    spread = reserve_spread(ours[:, 0], theirs[:, 0])
-    end = (BAND * spread).reshape(1)
-    e = float(e_values(ours, theirs, -end, end)[0]) if chosen.tested else 1.0
+Sides = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], bool]
+"""Scores of records trained on and of held-back ones, and whether they are one row of each."""
+
+
+def _measure(
+    name: str, ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64], tested: bool
+) -> Measure:
+    trained = np.concatenate([np.ones(len(ours), int), np.zeros(len(theirs), int)])
+    best = trained[np.argsort(-np.concatenate([ours, theirs]), kind="stable")].cumsum()
     return Measure(
         corpus=name,
         layer="head",
         probe=Side(rows=len(ours), entropy=0.0),
         reserve=Side(rows=len(theirs), entropy=0.0),
-        deviation=float((ours.mean() - theirs.mean()) / spread),
-        p=_p(ours, theirs, chosen, 1000 * seed + step),
-        permutations=_PERMUTATIONS,
-        e=e,
+        top=tuple(int(best[size - 1]) for size in top_sizes(len(trained))),
+        tested=tested,
     )
+
+
+def made(scenario: str, seed: int) -> Corpus:
+    """One run's corpus."""
+    lengths, scores = SCENARIOS[scenario]
+    draw = random.Random(f"{scenario} {seed}")  # noqa: S311 - a simulation
+    found = LENGTHS[lengths](draw)
+    return made_corpus(found, scores(draw, found), f"{scenario} {seed}")
+
+
+def sides(
+    corpus: Corpus, step: int, rows: int, effect: npt.NDArray[np.float64] | float = 0.0
+) -> Sides | None:
+    """What a profile compares; None where it is not due.
+
+    Args:
+        effect: By which records trained on score higher, of all or of each by number.
+    """
+    chosen = corpus.probes.choose("one", step, rows)
+    if min(len(chosen.trained), len(chosen.reserve)) < 2:
+        return None
+    trained = list(chosen.trained)
+    more = effect if isinstance(effect, float) else effect[corpus.owners[trained]]
+    return corpus.train[trained] + more, corpus.reserve[list(chosen.reserve)], chosen.tested
+
+
+def null(scenario: str, runs: int, section: Monitoring) -> int:
+    """How many runs flag the one corpus of a scenario, which has no effect."""
+    found = 0
+    for seed in range(runs):
+        corpus, story = made(scenario, seed), Story(section, ["one"])
+        for step in range(PROFILES):
+            if (each := sides(corpus, step, section.probe_rows)) is not None:
+                story.take(step, {"one": each})
+        found += bool(story.flagged)
+    return found
+
+
+def edge(family: Family, runs: int, section: Monitoring, odds: float) -> int:
+    """How many runs flag a corpus whose effect is at the tolerance's edge."""
+    effect, found = family.edge(odds), 0
+    for seed in range(runs):
+        draw = np.random.default_rng(seed)
+        story = Story(section, ["one"])
+        for step in range(PROFILES):
+            ours, theirs = (
+                np.array([family.at(share) for share in draw.uniform(1e-9, 1, rows)])
+                for rows in (400, 100)
+            )
+            moved = np.array([family.moved(score, effect) for score in ours])
+            story.take(step, {"one": (moved, theirs, True)})
+        found += bool(story.flagged)
+    return found
+
+
+def power(runs: int, section: Monitoring) -> dict[tuple[float, float], int]:
+    """Share and effect → how many runs flag the first of ten corpora, which alone has an effect."""
+    found: dict[tuple[float, float], int] = dict.fromkeys(product(SHARES, EFFECTS), 0)
+    names = [f"corpus-{number}" for number in range(CORPORA)]
+    lengths = [3] * RECORDS
+    for seed in range(runs):
+        draw = random.Random(f"power {seed}")  # noqa: S311 - a simulation
+        first, *others = (
+            made_corpus(lengths, plain(draw, lengths), f"{name} {seed}") for name in names
+        )
+        without = [
+            {
+                name: each
+                for name, corpus in zip(names[1:], others, strict=True)
+                if (each := sides(corpus, step, section.probe_rows)) is not None
+            }
+            for step in range(PROFILES)
+        ]
+        order = np.array([draw.random() for _ in lengths])
+        for share, effect in found:
+            story = Story(section, names)
+            for step, rest in enumerate(without):
+                grown = (order < share) * effect * min(1.0, 2 * (step + 1) / PROFILES)
+                own = sides(first, step, section.probe_rows, grown)
+                story.take(step, rest if own is None else {**rest, names[0]: own})
+            found[share, effect] += names[0] in story.flagged
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=command.positive, default=1000, help="of each shape")
-    parser.add_argument("--runs", type=command.positive, default=200, help="without effect")
+    parser.add_argument("--runs", type=command.positive, default=1000, help="of each scenario")
     parser.add_argument("--power-runs", type=command.positive, default=50, help="of each effect")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(f"torch {torch.__version__}; {options.trials} profiles a shape, {options.runs} runs")
-    by_record, by_row = {}, {}
-    for shape in SHAPES:
-        by_record[shape], by_row[shape] = null(shape, options.trials)
-        print(
-            f"{shape:18} P(p <= .05): {by_record[shape]:.3f} by one row of each record, "
-            f"{by_row[shape]:.3f} by the newest rows"
-        )
-    power: dict[str, dict[str, float | None]] = {}
-    false = 0.0
-    for effect in (0.0, *EFFECTS):
-        found = list(runs(options.power_runs if effect else options.runs, effect))
-        when = [profile for profile in found if profile is not None]
-        share = len(when) / len(found)
-        if not effect:
-            false = share
-            print(f"runs that flag a corpus without effect: {share:.3f}")
-            continue
-        power[f"{effect:g}"] = {
-            "flagged": share,
-            "profiles_until": median(when) if when else None,
-        }
-        print(f"an effect of {effect:g} spreads is flagged in:", power[f"{effect:g}"])
+    section = shipped().model_copy(update={"every": 1, "turns": 1, "rules": None})
+    odds = section.tolerance("head")
+    rate = section.fdr
+    flagged = {name: null(name, options.runs, section) for name in SCENARIOS}
+    flagged |= {
+        f"edge_{name}": edge(family, options.runs, section, odds)
+        for name, family in FAMILIES.items()
+    }
+    found = {}
+    for name, count in flagged.items():
+        low, high = exact(count, options.runs, level=0.9)
+        found[name] = {"flagged": count / options.runs, "low": low, "high": high}
+        print(f"{name:18} {count / options.runs:.3f} of runs flag, {low:.3f} to {high:.3f}")
+    table: dict[str, dict[str, float]] = {}
+    for (share, effect), count in power(options.power_runs, section).items():
+        table.setdefault(f"{share:g}", {})[f"{effect:g}"] = count / options.power_runs
+    for label, by_effect in table.items():
+        print(f"{float(label):5.0%} of records with an effect of:", by_effect)
+    exceeded = sorted(name for name, each in found.items() if each["low"] > rate)
     print(
         json.dumps(
             {
-                "null": by_record,
-                "null_by_rows": by_row,
-                "run_false_flags": false,
-                "fdr": FDR,
-                "band": BAND,
-                "profiles": PROFILES,
-                "corpora": CORPORA,
-                "power": power,
+                "rate": rate,
+                "odds": odds,
+                "runs": options.runs,
+                "null": found,
+                "power": table,
+                "exceeded": exceeded,
             }
         )
     )

@@ -1,19 +1,21 @@
 """``python -m benchmarks.operating_point``: what each tolerance would flag.
 
-Small models train on texts of which some are read once, and others 2 to 32 times. The monitor is
-the product's, at the cadence, rows and level that `policies/licences.yaml` ships. One run tells
-what it would have decided at every tolerance (`govray.governance.record.operating_curve`, as
-``govray policy calibrate`` draws it).
+Small models train on texts of which some are read once, and others 2 to 32 times. By default these
+are the product's GPT, and this Python's code and prose of its packages; ``--family`` and
+``--texts`` choose others. The monitor is the product's, at the cadence, rows and level that
+`policies/licences.yaml` ships. One run tells what it would have decided at every tolerance
+(`govray.governance.record.operating_curve`, as ``govray policy calibrate`` draws it).
 
-A corpus of 32 and more records that are read equally often stands for "read so often". A corpus of
-which only a share is read 32 times, and the rest twice, stands for "that share". Each is tested
-beside the clean corpora, which are read once at most.
+A corpus of records that are read equally often stands for "read so often". A corpus of which only a
+share is read 32 times, and the rest twice, stands for "that share". Each is tested beside the clean
+corpora, which are read once at most. With ``--reads`` and ``--records`` a run is shorter or longer.
 
 Prints a table and, as its last line, one JSON object. ``points`` has for each of the odds
 ``false_flags`` of ``clean`` corpora, and ``corpora``. Of each of these it has ``caught`` of
 ``runs``, and ``profiles_until``, the median of those that were caught. ``shipped`` is the
 tolerance that the policy names. ``smallest_share`` is the smallest share of a corpus that every run
-caught, by the odds.
+caught, by the odds. ``intervals`` has the exact 95 % intervals at the shipped tolerance: of runs
+that caught a corpus, and of read-once corpora that were flagged.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import positive, run
+from benchmarks.command import names, positive, run
+from benchmarks.intervals import exact
 from benchmarks.memorization import OTHERS, QUICK_OTHERS, SEEDS
-from benchmarks.memorization_data import Data, Recipe, Row, batch, build, designated, library
+from benchmarks.memorization_data import Data, Recipe, Row, batch, build, designated
 from benchmarks.memorization_decision import shipped
-from benchmarks.memorization_families import gpt
-from benchmarks.memorization_kinds import code, prose
+from benchmarks.memorization_families import FAMILIES, Family
+from benchmarks.memorization_kinds import KINDS
 from benchmarks.memorization_training import DOCSTRINGS, Reading, train
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization.monitor import Monitor, logits_in
@@ -85,12 +88,13 @@ class Observation:
         self._data = data
         self._reading = reading
         self._section = section
+        self._shares = SHARES if len(self._reads) > 1 else ()
         self.profiles: list[EntropyProfile] = []
 
     @property
     def repeated(self) -> tuple[str, ...]:
         """The names of corpora that are read again and again."""
-        return (*map(_often, self._reads), *map(_shared, SHARES))
+        return (*map(_often, self._reads), *map(_shared, self._shares))
 
     def after(self, step: int, monitor: Monitor) -> None:
         """Make the profile that is due after a step, if one is."""
@@ -99,7 +103,7 @@ class Observation:
         probes = [self._clean(name, step) for name in self._data.clean]
         probes += [self._level(_often(reads), step, {reads: 1.0}) for reads in self._reads]
         low, high = min(self._reads), max(self._reads)
-        for share in SHARES:
+        for share in self._shares:
             parts = {high: share, low: 1.0 - share} if share < 1 else {high: 1.0}
             probes.append(self._level(_shared(share), step, parts))
         ready = [each for each in probes if each is not None]
@@ -168,10 +172,10 @@ def _newest(rows: Sequence[Numbered], count: int) -> list[Numbered]:
     return [*found.items()]
 
 
-def observe(recipe: Recipe, data: Data, seed: int, section: Monitoring) -> Observed:
+def observe(family: Family, recipe: Recipe, data: Data, seed: int, section: Monitoring) -> Observed:
     """Train once, and measure at every profile that is due."""
     torch.manual_seed(seed)
-    model = gpt(recipe)
+    model = family(recipe)
     agreement = Agreement(Terms(policy_digest=_DIGEST, plan_digest=_DIGEST, corpora=()))
     monitor = Monitor(
         model, Adapters(model, {}, seed=seed), agreement, logits=logits_in(loss), seed=seed
@@ -223,7 +227,7 @@ def report(found: Mapping[str, Sequence[Point]], chosen: float) -> dict[str, Any
         shares = [
             share
             for share in SHARES
-            if (each := corpora[_shared(share)])["runs"] and each["caught"] == each["runs"]
+            if (each := corpora.get(_shared(share))) and each["caught"] == each["runs"]
         ]
         smallest[odds] = min(shares, default=None)
         by_odds[odds] = {
@@ -232,7 +236,20 @@ def report(found: Mapping[str, Sequence[Point]], chosen: float) -> dict[str, Any
             "clean": first.clean,
             "corpora": corpora,
         }
-    return {"shipped": chosen, "points": by_odds, "smallest_share": smallest}
+    at = by_odds[f"{chosen:g}"]
+    intervals = {
+        name: exact(each["caught"], each["runs"])
+        for name, each in at["corpora"].items()
+        if each["runs"]
+    }
+    if at["clean"]:
+        intervals["once"] = exact(at["false_flags"], at["clean"])
+    return {
+        "shipped": chosen,
+        "points": by_odds,
+        "smallest_share": smallest,
+        "intervals": intervals,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -240,9 +257,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.operating_point", description=__doc__)
     parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
     parser.add_argument("--quick", action="store_true", help="40 steps: nothing is memorized")
+    parser.add_argument("--family", choices=FAMILIES, default="gpt", help="of models")
+    parser.add_argument("--texts", type=names(KINDS), default=["code", "prose"], help="what trains")
+    parser.add_argument("--reads", type=positive, nargs="+", default=list(OTHERS.reads))
+    parser.add_argument("--records", type=positive, default=50, help="for each number of reads")
     options = parser.parse_args(argv)
     section = shipped()
-    recipe = OTHERS
+    recipe = replace(
+        OTHERS,
+        reads=tuple(options.reads),
+        docstrings=options.records * len(options.reads),
+        steps=options.records * sum(options.reads) // OTHERS.docstring_rows,
+    )
     if options.quick:
         recipe = replace(QUICK_OTHERS, docstrings=40)
         section = section.model_copy(
@@ -253,13 +279,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     assert shipped_odds is not None
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread; seeds {options.seeds}", flush=True)
-    _, sources = library()
     observed = []
-    for name, kind in {"code": code(sources, recipe.clean), "prose": prose(recipe.clean)}.items():
+    for name in options.texts:
+        kind = KINDS[name](recipe.clean)
         for seed in options.seeds:
             began = time.perf_counter()
             data = build(recipe, seed, kind.pool, kind.packages)
-            observed.append(observe(recipe, data, seed, section))
+            observed.append(observe(FAMILIES[options.family], recipe, data, seed, section))
             told = f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s"
             print(told, file=sys.stderr, flush=True)
     figures = report(points(observed, section, recipe.steps, ODDS), shipped_odds)

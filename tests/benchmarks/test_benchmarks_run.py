@@ -21,7 +21,6 @@ from benchmarks import (
     memorization_kinds,
     memorization_pretrained,
     near_copies,
-    operating_point,
     recovery,
     sizes,
     startup_trial,
@@ -58,7 +57,7 @@ def texts(few: Path) -> Texts:
 @pytest.fixture(autouse=True)
 def small(few: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Little text, one thread, phases in this process, and runs that are pretended."""
-    for module in (layer_entropy, memorization, operating_point, upsampling):
+    for module in (layer_entropy, memorization, memorization_kinds, upsampling):
         monkeypatch.setattr(module, "library", lambda: texts)
     installed = [
         SourceCorpus(name, "PSF-2.0", "", tuple((p.name, p) for p in (few / name).rglob("*.py")))
@@ -135,7 +134,8 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         pytest.param("upsampling", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("memorization", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("layer_entropy", "--quick --seeds 1", marks=pytest.mark.story),
-        pytest.param("null", "--trials 1 --runs 1 --power-runs 1", marks=pytest.mark.story),
+        pytest.param("null", "--runs 1 --power-runs 1", marks=pytest.mark.story),
+        pytest.param("evasion", "--runs 1", marks=pytest.mark.story),
         pytest.param("operating_point", "--quick --seeds 1", marks=pytest.mark.story),
     ],
 )
