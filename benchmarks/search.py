@@ -87,10 +87,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     print(
         f"{search_replay.size(cached)} curves of seed {cached.seed}, rungs at {cached.rungs}; "
-        f"{options.orders} orders, {options.workers} trials at once; M within {TAU:.3f}",
+        f"{options.orders} orders, {options.workers} trials at once; M within {cached.tau:.3f}",
         flush=True,
     )
-    report = measure(cached, tau=TAU, orders=options.orders, workers=options.workers)
+    report = measure(cached, tau=cached.tau, orders=options.orders, workers=options.workers)
     print(table(report))
     print(json.dumps(_strict(report), allow_nan=False))
 
@@ -152,7 +152,7 @@ def populations(cached: Cached, space: Space, count: int) -> dict[str, Any]:
     return {
         "populations": found,
         "members": MEMBERS,
-        "target": search_replay.target(cached, TAU, SHARE),
+        "target": search_replay.target(cached, cached.tau, SHARE),
         "tau": TAU,
     }
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.search_trials import Measured, Space, train
+from benchmarks.upsampling import TAU
 from benchmarks.upsampling_trials import Data, build
 from govray.errors import UsageError
 from govray.train.run_folder.source_code import git_state
@@ -43,6 +44,7 @@ class Cached:
         seed: Of data, points and training.
         rungs: The steps at which the curves were measured.
         data: Digest of the training data.
+        tau: The limit of M, in the unit that M had when they were trained.
         numbers: Of the curves, rising. A number gives a curve's point.
         curves: As numbered, each measured at all rungs.
     """
@@ -50,6 +52,7 @@ class Cached:
     seed: int
     rungs: tuple[int, ...]
     data: str
+    tau: float
     numbers: tuple[int, ...]
     curves: tuple[tuple[Measured, ...], ...]
 
@@ -90,6 +93,7 @@ def make(
         "space": asdict(space),
         "rungs": space.rungs,
         "data_sha256": digest(data),
+        "tau": TAU,
         "commit": git_state(Path(__file__))[0],
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -134,6 +138,7 @@ def read(path: Path = FILE) -> Cached:
             head["seed"],
             tuple(head["rungs"]),
             head["data_sha256"],
+            head["tau"],
             tuple(sorted(curves)),
             tuple(curves[number] for number in sorted(curves)),
         )

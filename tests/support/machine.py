@@ -37,11 +37,12 @@ over() {
   mount -t overlay machine -o "lowerdir=$1,upperdir=up$2,workdir=work$2" "$3"
 }
 over / 1 root
-over "$TREE" 2 "root$TREE"
 mount -t proc proc root/proc
 mount --rbind /dev root/dev
 mount --rbind /sys root/sys
 mount -t tmpfs -o mode=1777 machine root/tmp
+over "$TREE" 2 "root$TREE"
+over "$ENVIRONMENT" 3 "root$ENVIRONMENT"  # which may lie in this machine's /tmp
 echo "$at/root" && exec sleep infinity
 """
 
@@ -161,7 +162,8 @@ def machine(makes: Callable[[Machine], None]) -> Iterator[Machine]:
         pytest.skip("NO nsenter HERE: nothing shows here that a unit starts")
     process = subprocess.Popen(
         ["unshare", "-m", "-n", "-p", "-f", "--kill-child", "bash", "-c", MAKES],
-        env={**os.environ, "TREE": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TREE": str(ROOT), "ENVIRONMENT": sys.prefix},
+        stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stdout is not None
