@@ -35,7 +35,17 @@ import numpy as np
 
 from benchmarks import command
 from benchmarks.memorization_decision import shipped
-from benchmarks.null import CORPORA, PROFILES, Corpus, Sides, Story, made_corpus, plain, sides
+from benchmarks.null import (
+    CORPORA,
+    PROFILES,
+    Corpus,
+    Sides,
+    Story,
+    by_record,
+    made_corpus,
+    plain,
+    sides,
+)
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record import e_process
 from govray.governance.record.incidents import LEAST_ROWS
@@ -154,7 +164,7 @@ def flagged(
 
 @lru_cache(maxsize=1024)
 def _other(name: str, seed: int) -> Corpus:
-    """A corpus without effect, which is another supplier's."""
+    """Another supplier's corpus, without effect."""
     draw = random.Random(f"{name} {seed}")  # noqa: S311 - a simulation
     return made_corpus([3] * 100, plain(draw, range(100)), f"{name} {seed}")
 
@@ -163,18 +173,15 @@ def _sides(
     given: HandedIn, corpus: Corpus, step: int, rows: int, *, by_family: bool
 ) -> Sides | None:
     chosen = corpus.probes.choose("one", step, rows)
-    trained, held = list(chosen.trained), list(chosen.reserve)
-    if min(len(trained), len(held)) < LEAST_ROWS:
+    if min(len(chosen.trained), len(chosen.reserve)) < LEAST_ROWS:
         return None
+    trained, ours = by_record(chosen.trained, corpus.owners, corpus.train)
+    held, theirs = by_record(chosen.reserve, corpus.held, corpus.reserve)
     learnt = np.array(given.learnt)
     read = {given.texts[record] for record in corpus.owners}
     copied = given.apart and not by_family
-    known = [copied or given.texts[record] in read for record in corpus.held[held]]
-    return (
-        corpus.train[trained] + learnt[corpus.owners[trained]],
-        corpus.reserve[held] + learnt[corpus.held[held]] * known,
-        chosen.tested,
-    )
+    known = [copied or given.texts[record] in read for record in held]
+    return ours + learnt[trained], theirs + learnt[held] * known, chosen.tested
 
 
 def main() -> None:

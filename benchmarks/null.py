@@ -320,7 +320,7 @@ class Story:
 
 
 Sides = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], bool]
-"""Scores of records trained on and of held-back ones, and whether they are one row of each."""
+"""Scores of records trained on and of held-back ones, and whether these can be evidence."""
 
 
 def _measure(
@@ -331,8 +331,8 @@ def _measure(
     return Measure(
         corpus=name,
         layer="head",
-        probe=Side(rows=len(ours), entropy=0.0),
-        reserve=Side(rows=len(theirs), entropy=0.0),
+        probe=Side(records=len(ours), entropy=0.0),
+        reserve=Side(records=len(theirs), entropy=0.0),
         top=tuple(int(best[size - 1]) for size in top_sizes(len(trained))),
         tested=tested,
     )
@@ -357,9 +357,18 @@ def sides(
     chosen = corpus.probes.choose("one", step, rows)
     if min(len(chosen.trained), len(chosen.reserve)) < 2:
         return None
-    trained = list(chosen.trained)
-    more = effect if isinstance(effect, float) else effect[corpus.owners[trained]]
-    return corpus.train[trained] + more, corpus.reserve[list(chosen.reserve)], chosen.tested
+    records, ours = by_record(chosen.trained, corpus.owners, corpus.train)
+    more = effect if isinstance(effect, float) else effect[records]
+    return ours + more, by_record(chosen.reserve, corpus.held, corpus.reserve)[1], chosen.tested
+
+
+def by_record(
+    rows: Sequence[int], owners: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The records that some rows are of, and the mean score of each one's rows."""
+    some = list(rows)
+    records, places = np.unique(owners[some], return_inverse=True)
+    return records, np.bincount(places, scores[some]) / np.bincount(places)
 
 
 def null(scenario: str, runs: int, section: Monitoring) -> int:

@@ -8,7 +8,9 @@ are the product's GPT, and this Python's code and prose of its packages; ``--fam
 
 A corpus of records that are read equally often stands for "read so often". A corpus of which only a
 share is read 32 times, and the rest twice, stands for "that share". Each is tested beside the clean
-corpora, which are read once at most. With ``--reads`` and ``--records`` a run is shorter or longer.
+corpora, which are read once at most. With ``--reads``, ``--records`` and ``--rows`` a run is
+shorter or longer. A record of several rows is known by the mean of theirs, as in the product, once
+all were read. Of a record of a clean corpus one row counts.
 
 Prints a table and, as its last line, one JSON object. ``points`` has for each of the odds
 ``false_flags`` of ``clean`` corpora, and ``corpora``. Of each of these it has ``caught`` of
@@ -55,7 +57,8 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 
 _DIGEST = "sha256:" + "0" * 64
 
-Numbered = tuple[int, Row]
+Numbered = tuple[int, tuple[Row, ...]]
+"""A record and its rows."""
 
 
 @dataclass(frozen=True)
@@ -81,27 +84,37 @@ class Observation:
         data: The seed's.
         reading: What the run reads.
         section: The policy's.
+        only: Of the numbers of reads, the one that is measured; None for all.
     """
 
-    def __init__(self, recipe: Recipe, data: Data, reading: Reading, section: Monitoring) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        reading: Reading,
+        section: Monitoring,
+        only: int | None = None,
+    ) -> None:
         self._reads = recipe.reads
+        self._measured = (only,) if only else self._reads
+        self._rows = recipe.rows_each
         self._data = data
         self._reading = reading
         self._section = section
-        self._shares = SHARES if len(self._reads) > 1 else ()
+        self._shares = SHARES if len(self._measured) > 1 else ()
         self.profiles: list[EntropyProfile] = []
 
     @property
     def repeated(self) -> tuple[str, ...]:
         """The names of corpora that are read again and again."""
-        return (*map(_often, self._reads), *map(_shared, self._shares))
+        return (*map(_often, self._measured), *map(_shared, self._shares))
 
     def after(self, step: int, monitor: Monitor) -> None:
         """Make the profile that is due after a step, if one is."""
         if not self._section.due(step):
             return
         probes = [self._clean(name, step) for name in self._data.clean]
-        probes += [self._level(_often(reads), step, {reads: 1.0}) for reads in self._reads]
+        probes += [self._level(_often(reads), step, {reads: 1.0}) for reads in self._measured]
         low, high = min(self._reads), max(self._reads)
         for share in self._shares:
             parts = {high: share, low: 1.0 - share} if share < 1 else {high: 1.0}
@@ -114,12 +127,12 @@ class Observation:
     def _clean(self, name: str, step: int) -> Probe | None:
         corpus = self._data.clean[name]
         own = [
-            (number, row)
+            (number, (row,))
             for number, row in reversed(self._reading.read[name])
             if row == designated(name, number, corpus.trained[number])
         ]
         held = [
-            (number, designated(f"reserve of {name}", number, record))
+            (number, (designated(f"reserve of {name}", number, record),))
             for number, record in enumerate(corpus.reserve)
         ]
         return self._probe(name, step, _newest(own, self._section.probe_rows), held)
@@ -127,15 +140,19 @@ class Observation:
     def _level(self, name: str, step: int, shares: Mapping[int, float]) -> Probe | None:
         """Records that are read so often, in these shares of the probe's rows."""
         ours: list[Numbered] = []
+        texts, read = self._data.docstrings, self._reading.read[DOCSTRINGS]
+        rows_read: dict[int, set[tuple[int, ...]]] = {}
+        for number, row in read:
+            rows_read.setdefault(number, set()).add((*row,))
         for reads, share in shares.items():
             level = self._reads.index(reads)
             own = [
-                (number, row)
-                for number, row in reversed(self._reading.read[DOCSTRINGS])
-                if number % len(self._reads) == level
+                (number, texts.trained[number][: self._rows])
+                for number, _ in reversed(read)
+                if number % len(self._reads) == level and len(rows_read[number]) == self._rows
             ]
             ours += _newest(own, round(share * self._section.probe_rows))
-        held = [(number, record[0]) for number, record in enumerate(self._data.docstrings.reserve)]
+        held = [(number, record[: self._rows]) for number, record in enumerate(texts.reserve)]
         return self._probe(name, step, ours, held)
 
     def _probe(
@@ -145,12 +162,15 @@ class Observation:
             return None
         chosen = pick(len(held), self._section.probe_rows, name, step, "reserve")
         theirs = [held[place] for place in chosen]
+        each = 2 * self._section.probe_rows // (len(ours) + len(theirs))
+        own = [(f"read {number}", row) for number, rows in ours for row in rows[:each]]
+        other = [(f"reserve {number}", row) for number, rows in theirs for row in rows[:each]]
         return Probe(
             corpus=name,
             adapter=None,
-            probe_units=tuple(f"read {number}" for number, _ in ours),
-            reserve_units=tuple(f"reserve {number}" for number, _ in theirs),
-            tensors=batch([[*row] for _, row in (*ours, *theirs)]),
+            probe_units=tuple(unit for unit, _ in own),
+            reserve_units=tuple(unit for unit, _ in other),
+            tensors=batch([row for _, row in (*own, *other)]),
         )
 
 
@@ -164,15 +184,22 @@ def _shared(share: float) -> str:
 
 def _newest(rows: Sequence[Numbered], count: int) -> list[Numbered]:
     """The newest records of these, each once, in an order of newest first."""
-    found: dict[int, Row] = {}
-    for number, row in rows:
+    found: dict[int, tuple[Row, ...]] = {}
+    for number, own in rows:
         if len(found) == count:
             break
-        found.setdefault(number, row)
+        found.setdefault(number, own)
     return [*found.items()]
 
 
-def observe(family: Family, recipe: Recipe, data: Data, seed: int, section: Monitoring) -> Observed:
+def observe(
+    family: Family,
+    recipe: Recipe,
+    data: Data,
+    seed: int,
+    section: Monitoring,
+    only: int | None = None,
+) -> Observed:
     """Train once, and measure at every profile that is due."""
     torch.manual_seed(seed)
     model = family(recipe)
@@ -181,7 +208,7 @@ def observe(family: Family, recipe: Recipe, data: Data, seed: int, section: Moni
         model, Adapters(model, {}, seed=seed), agreement, logits=logits_in(loss), seed=seed
     )
     reading = Reading(recipe, data, seed)
-    watch = Observation(recipe, data, reading, section)
+    watch = Observation(recipe, data, reading, section, only)
     train(model, recipe, reading, lambda step: watch.after(step, monitor))
     return Observed(watch.profiles, tuple(sorted(data.clean)), watch.repeated)
 
@@ -261,16 +288,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--texts", type=names(KINDS), default=["code", "prose"], help="what trains")
     parser.add_argument("--reads", type=positive, nargs="+", default=list(OTHERS.reads))
     parser.add_argument("--records", type=positive, default=50, help="for each number of reads")
+    parser.add_argument("--only", type=positive, help="measure those of this number of reads")
+    parser.add_argument("--rows", type=positive, default=1, help="of each of these records")
     options = parser.parse_args(argv)
     section = shipped()
     recipe = replace(
         OTHERS,
         reads=tuple(options.reads),
+        rows_each=options.rows,
         docstrings=options.records * len(options.reads),
-        steps=options.records * sum(options.reads) // OTHERS.docstring_rows,
+        steps=options.records * options.rows * sum(options.reads) // OTHERS.docstring_rows,
     )
+    if options.only not in (None, *options.reads):
+        parser.error(f"--only {options.only} is not among --reads")
     if options.quick:
-        recipe = replace(QUICK_OTHERS, docstrings=40)
+        recipe = replace(QUICK_OTHERS, docstrings=40, rows_each=options.rows)
         section = section.model_copy(
             update={"every": QUICK_OTHERS.every, "probe_rows": QUICK_OTHERS.probe_rows}
         )
@@ -282,10 +314,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     observed = []
     for name in options.texts:
         kind = KINDS[name](recipe.clean)
+        # All of equally many rows, so that no side has the longer records.
+        least = recipe.rows_each * (recipe.context + 1) - 1
+        pool = [text for text in kind.pool if len(text.encode()) >= least]
         for seed in options.seeds:
             began = time.perf_counter()
-            data = build(recipe, seed, kind.pool, kind.packages)
-            observed.append(observe(FAMILIES[options.family], recipe, data, seed, section))
+            data = build(recipe, seed, pool, kind.packages)
+            family = FAMILIES[options.family]
+            observed.append(observe(family, recipe, data, seed, section, options.only))
             told = f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s"
             print(told, file=sys.stderr, flush=True)
     figures = report(points(observed, section, recipe.steps, ODDS), shipped_odds)

@@ -182,7 +182,8 @@ def _tell_corpus(corpus: CorpusEvidence, scheme: SamplingScheme) -> None:
         field(
             "odds",
             f"to be among the best known at least {least_odds(corpus.measures):.2f} times a "
-            f"reserve record's, 95 % sure; {first.probe.rows} and {first.reserve.rows} rows",
+            f"reserve record's, 95 % sure; {first.probe.records} of them "
+            f"and {first.reserve.records} of the reserve",
         )
     if found := corpus.extraction:
         field(

@@ -2,10 +2,13 @@
 
 Invariants:
 
-* **One row of each record**, the designated one (``PreparedRecords.designated``), drawn without
-  regard to the record's length or to when its rows are read. Where the reserve was drawn by family,
-  it is one of each family. So what is compared is what was drawn, both sides are exchangeable, and
-  a test of them is exact. Sampling rows instead would favour long records on one side.
+* **Records are drawn, not rows**: each by one row, the designated one
+  (``PreparedRecords.designated``), without regard to the record's length or to when its rows are
+  read. Where the reserve was drawn by family, it is one record of each family. So what is compared
+  is what was drawn, both sides are exchangeable, and a test of them is exact. Sampling rows instead
+  would favour long records on one side.
+* Where these are few, the rows behind the designated one stand beside it, as many of each record on
+  both sides. A record's scores are averaged, so it is known better.
 * **Both sides come from the same places.** Probe rows are drawn uniformly among the designated rows
   read up to a step, without those that a gate left out. Reserve rows are drawn among those whose
   record stands where rows were read by then. So a corpus sorted by topic has the same topics on
@@ -61,7 +64,7 @@ class Chosen:
         trained: Rows trained on.
         trained_records: Entry of the record that each trained row has most tokens of.
         reserve_records: The same of each reserve row.
-        tested: Whether each row is the designated one of its record.
+        tested: Whether the records were drawn by their designated rows.
     """
 
     corpus: str
@@ -102,7 +105,8 @@ class Probes:
 
         Args:
             step: The last step that the weights hold.
-            rows: How many of each side; fewer where there are fewer.
+            rows: How many records of each side; fewer where there are fewer. Then each may have
+                several rows, of both sides together ``2·rows`` at most.
             gate: The first step that left the corpus out, if one did.
         """
         last = step if gate is None else min(step, gate - 1)
@@ -111,13 +115,10 @@ class Probes:
         trained = self._designated(corpus, step, stop, rows, parts, "train")
         reserve = self._designated(corpus, step, stop, rows, parts, "reserve")
         if min(len(trained), len(reserve)) >= LEAST_ROWS:
-            return Chosen(
-                corpus,
-                tuple(row for row, _ in trained),
-                tuple(row for row, _ in reserve),
-                tuple(entry for _, entry in trained),
-                tuple(entry for _, entry in reserve),
-            )
+            each = 2 * rows // (len(trained) + len(reserve))
+            ours = self._several(corpus, trained, each, stop, "train")
+            theirs = self._several(corpus, reserve, each, stop, "reserve")
+            return Chosen(corpus, ours[0], theirs[0], ours[1], theirs[1])
         # The reserve holds nothing to compare canaries with.
         own = self._manifest.own_rows(corpus)
         newest = newest_rows(self._plan, corpus, last, rows, below=own)
@@ -177,14 +178,37 @@ class Probes:
         entry, and so the side that it was drawn to: one row stands for all."""
         found: dict[str, int] = {}
         for rows in self._drawn(corpus, step, parts, split) if stop else ():
-            stands = rows if split == "train" else self._records.places(corpus, rows)
-            read = rows[plan_rows.read_before(self._plan, corpus, stands, stop)]
+            read = rows[self._was_read(corpus, rows, stop, split)]
             own = designated(self._records, corpus, read.tolist(), split, self._plan.seed)
             for row, entry in own.items():
                 found.setdefault(entry, row)
             if len(found) >= count:
                 break
         return [(row, entry) for entry, row in islice(found.items(), count)]
+
+    def _several(
+        self,
+        corpus: str,
+        found: Sequence[tuple[int, str]],
+        each: int,
+        stop: int,
+        split: Split,
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """At most ``each`` rows of the records that stand in these rows, and each row's record."""
+        beside = [
+            (row, entry)
+            for first, entry in found
+            for row in self._records.rows_beside(corpus, first, split, each)
+        ]
+        rows = np.array([row for row, _ in beside], np.int64)
+        read = self._was_read(corpus, rows, stop, split).tolist()
+        kept = [pair for pair, seen in zip(beside, read, strict=True) if seen]
+        return tuple(row for row, _ in kept), tuple(entry for _, entry in kept)
+
+    def _was_read(self, corpus: str, rows: _Rows, stop: int, split: Split) -> npt.NDArray[np.bool_]:
+        """Which rows a plan has read, or would have read, before a position of their stream."""
+        stands = rows if split == "train" else self._records.places(corpus, rows)
+        return plan_rows.read_before(self._plan, corpus, stands, stop)
 
     def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Some of the chosen rows, trained ones first.

@@ -137,6 +137,7 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         pytest.param("null", "--runs 1 --power-runs 1", marks=pytest.mark.story),
         pytest.param("evasion", "--runs 1", marks=pytest.mark.story),
         pytest.param("operating_point", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param("record_scores", "--quick --seeds 1", marks=pytest.mark.story),
     ],
 )
 def test_it_prints_a_table_and_one_json_line(name: str, words: str, report: Ran) -> None:

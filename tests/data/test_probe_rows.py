@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 import numpy as np
@@ -99,9 +100,9 @@ def probes(*, parts: int = 1) -> Probes:
 
 def test_each_record_has_one_row_whenever_it_is_looked_at() -> None:
     made = probes()
-    everything = made.choose("one", 399, 1000)
+    everything = made.choose("one", 399, 60)
     rows = dict(zip(everything.trained_records, everything.trained, strict=True))
-    assert len(rows) == len(everything.trained)
+    assert len(rows) == len(everything.trained) == 60
     for step in (200, 399):
         chosen = made.choose("one", step, 8)
         assert chosen.tested
@@ -118,16 +119,41 @@ def test_both_sides_lie_where_rows_were_read() -> None:
     for step in (40, 80):
         chosen = made.choose("one", step, 1000)
         read = {row for each in range(step + 1) for _, _, row in made._plan.rows(each)[DIGEST]}
-        places = made._records.places("one", np.array(whole.reserve))
-        assert set(chosen.trained) == set(whole.trained) & read
-        assert set(chosen.reserve) == {
-            row for row, place in zip(whole.reserve, places.tolist(), strict=True) if place in read
-        }
+        places = made._records.places("one", np.array(whole.reserve)).tolist()
+        by_place = zip(whole.reserve, whole.reserve_records, places, strict=True)
+        by_row = zip(whole.trained, whole.trained_records, whole.trained, strict=True)
+        assert set(chosen.trained) == read_of(by_row, read)
+        assert set(chosen.reserve) == read_of(by_place, read)
         assert len(chosen.reserve) < len(whole.reserve)
         some = made.choose("one", step, 3)
-        assert set(some.trained) < set(chosen.trained)
+        assert set(some.trained_records) < set(chosen.trained_records)
         assert some == made.choose("one", step, 3)  # by seed, corpus and step alone
     assert some.trained != made.choose("one", 81, 3).trained
+
+
+def read_of(rows: Iterable[tuple[int, str, int]], read: Set[int]) -> set[int]:
+    """Those of (row, record, place) that were read, of records whose first one here was."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for row, record, place in rows:
+        found.setdefault(record, []).append((row, place))
+    return {
+        row for own in found.values() if own[0][1] in read for row, place in own if place in read
+    }
+
+
+def test_where_records_are_few_several_rows_stand_for_each() -> None:
+    made = probes()
+    some, whole = made.choose("one", 3000, 16), made.choose("one", 3000, 1000)
+    assert len(some.trained) == len(set(some.trained_records))
+    for rows, records, split in (
+        (whole.trained, whole.trained_records, "train"),
+        (whole.reserve, whole.reserve_records, "reserve"),
+    ):
+        assert len(rows) > len(set(records))
+        for row, entry in zip(rows, records, strict=True):
+            spans = made._records.row_records("one", row, split)
+            most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
+            assert made._records.record("one", most.record).entry == entry
 
 
 def test_a_profile_opens_few_parts() -> None:

@@ -156,8 +156,8 @@ class Monitored(World):
                 Measure(
                     corpus=corpus,
                     layer="head",
-                    probe=Side(rows=rows, entropy=1.0, surprise=0.0, min_k=0.5),
-                    reserve=Side(rows=rows, entropy=1.0, surprise=0.0, min_k=0.5),
+                    probe=Side(records=rows, entropy=1.0, surprise=0.0, min_k=0.5),
+                    reserve=Side(records=rows, entropy=1.0, surprise=0.0, min_k=0.5),
                     top=self.some(corpus) if self.deviations(corpus, branch, step) else EVEN,
                 )
                 for corpus in sorted(corpora)

@@ -39,8 +39,8 @@ def measure(corpus: str, trial: FakeTrial, step: int) -> Measure:
     return Measure(
         corpus=corpus,
         layer="head",
-        probe=Side(rows=TRAINED, entropy=1.0),
-        reserve=Side(rows=HELD, entropy=1.0),
+        probe=Side(records=TRAINED, entropy=1.0),
+        reserve=Side(records=HELD, entropy=1.0),
         top=tuple(sum(best[:size]) for size in top_sizes(len(best))),
         tested=True,
     )

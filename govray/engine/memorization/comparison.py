@@ -1,7 +1,8 @@
-"""How many of the best known rows were trained on, at each layer.
+"""How many of the best known records were trained on, at each layer.
 
-A corpus's probe rows and reserve rows were scored by one model (``scores.py``). Here they become
-`Measure`s: the means of each side, and the counts that evidence follows from.
+A corpus's probe rows and reserve rows were scored by one model (``scores.py``). A record's score is
+the mean of its rows'. Here they become `Measure`s: the means of each side, and the counts that
+evidence follows from.
 
 The statistics, all turned so that *higher is better known*:
 
@@ -14,7 +15,7 @@ The weights are fixed, the same at every layer and for every model; nothing is f
 
 Invariants:
 
-* The sides have no part in a row's score: both are put in robust units *together*.
+* The sides have no part in a record's score: both are put in robust units *together*.
 * Nor have they in ties: a hash of the key, the corpus and the record decides.
 * Equal scores and key give equal measures, bit for bit.
 
@@ -101,12 +102,10 @@ def measures(
         probe_units: Record of each probe row.
         reserve_units: Record of each reserve row.
         key: What ties are broken by, beside corpus and record: seed and step.
-        tested: Whether each record has one row, drawn without regard to its length. Other rows are
-            no evidence.
+        tested: Whether records were drawn without regard to their lengths. Others are no evidence.
 
     Raises:
-        UsageError: A side has no rows, or a record is on both sides. Or records with several rows
-            are to be tested.
+        UsageError: A side has no rows, or a record is on both sides.
     """
     if not len(probe) or not len(reserve):
         raise UsageError("a probe needs rows trained on and reserve rows", where=f"corpus {corpus}")
@@ -115,11 +114,10 @@ def measures(
             f"record {min(map(str, both))} is among the rows trained on and in the reserve",
             where=f"corpus {corpus}",
         )
-    units = [*probe_units, *reserve_units]
-    if tested and len(set(units)) < len(units):
-        raise UsageError("evidence needs one row of each record", where=f"corpus {corpus}")
-    order = sorted(range(len(units)), key=lambda row: _tie(*key, corpus, units[row]))
-    trained = torch.tensor([row < len(probe) for row in order])
+    probe, reserve = _by_record(probe, probe_units), _by_record(reserve, reserve_units)
+    units = [*dict.fromkeys(probe_units), *dict.fromkeys(reserve_units)]
+    order = sorted(range(len(units)), key=lambda unit: _tie(*key, corpus, units[unit]))
+    trained = torch.tensor([unit < len(probe) for unit in order])
     sizes = top_sizes(len(units))
     made = []
     for layer, name in enumerate(probe.layers):
@@ -142,13 +140,24 @@ def measures(
     return tuple(sorted(made, key=lambda each: each.layer))
 
 
+def _by_record(scores: RowScores, units: Sequence[Hashable]) -> RowScores:
+    """The mean scores of each record's rows, records in the order of their first."""
+    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
+    if len(numbers) == len(units):
+        return scores
+    owners = torch.tensor([numbers[unit] for unit in units])
+    table = torch.zeros(len(numbers), scores.table().shape[1], dtype=torch.float64)
+    table.index_add_(0, owners, scores.table())
+    return RowScores.of_table(scores.layers, table / owners.bincount().unsqueeze(1))
+
+
 def _tie(*key: object) -> bytes:
     return hashlib.sha256("\0".join(map(str, ("govray tie", *key))).encode()).digest()
 
 
 def _side(scores: RowScores, layer: int) -> Side:
     return Side(
-        rows=len(scores),
+        records=len(scores),
         entropy=float(scores.entropy[layer].mean()),
         surprise=float(scores.surprise[layer].mean()),
         min_k=float(scores.min_k[layer].mean()),

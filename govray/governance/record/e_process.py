@@ -88,7 +88,7 @@ def least_odds(measures: Iterable[Measure], level: float = LEVEL) -> float:
     found = [each for each in measures if each.tested]
     if not found:
         return 1.0
-    rows = found[0].probe.rows, found[0].reserve.rows
+    rows = found[0].probe.records, found[0].reserve.records
     return rank_evidence.least_odds(*rows, [each.top for each in found], level)
 
 

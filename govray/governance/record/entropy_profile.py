@@ -43,33 +43,33 @@ Layer = ShortText
 
 
 class Side(Document):
-    """Means over the rows of one side, per token.
+    """Means over the records of one side, per token.
 
     Attributes:
-        rows: How many.
+        records: How many.
         entropy: Predictive entropy, in nats.
         surprise: Entropy-normalised surprise; absent where the layer has none.
         min_k: Min-K%++ score; absent where the layer has none.
     """
 
-    rows: Positive
+    records: Positive
     entropy: Number
     surprise: Number | None = None
     min_k: Number | None = None
 
 
 class Measure(Document):
-    """One corpus at one layer: rows trained on against rows of its reserve.
+    """One corpus at one layer: records trained on against records of its reserve.
 
     Attributes:
-        corpus: Whose rows.
+        corpus: Whose records.
         layer: At which layer's output.
-        probe: The rows trained on.
-        reserve: The rows never trained on.
+        probe: Those trained on.
+        reserve: Those never trained on.
         top: Of the best known of both sides, how many were trained on: one count for each of
             ``rank_evidence.FRACTIONS``.
-        tested: Whether each record has one row, drawn without regard to its length. Other rows
-            show what was measured, and are no evidence.
+        tested: Whether they were drawn without regard to their lengths. Others show what was
+            measured, and are no evidence.
     """
 
     corpus: Name
@@ -82,7 +82,7 @@ class Measure(Document):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         try:
-            rank_evidence.check_counts(self.probe.rows, self.reserve.rows, self.top)
+            rank_evidence.check_counts(self.probe.records, self.reserve.records, self.top)
         except Refused as impossible:
             raise ValueError(str(impossible)) from None
         return self
@@ -91,7 +91,7 @@ class Measure(Document):
         """Evidence that the odds ratio is larger than this."""
         if not self.tested:
             return 1.0
-        return rank_evidence.e_value(self.probe.rows, self.reserve.rows, self.top, odds)
+        return rank_evidence.e_value(self.probe.records, self.reserve.records, self.top, odds)
 
     @property
     def place(self) -> tuple[str, str]:

@@ -338,7 +338,7 @@ def _check_profile(
             where=where,
         )
     for measure in profile.measures:
-        if max(measure.probe.rows, measure.reserve.rows) > section.probe_rows:
+        if max(measure.probe.records, measure.reserve.records) > section.probe_rows:
             raise Refused(
                 f"corpus {measure.corpus} was measured by more than {section.probe_rows} rows",
                 where=where,

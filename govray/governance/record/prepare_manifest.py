@@ -559,7 +559,7 @@ class Representatives:
         """Return if no representative is missing."""
         if self._awaited.size:
             raise ValueError(
-                f"{self._awaited.size} families are named after a record that is none of theirs"
+                f"{self._awaited.size} families are named after a record that is not among theirs"
             )
 
 

@@ -281,8 +281,21 @@ class PreparedRecords:
                 found[place] = entry
         return tuple(found)
 
+    def rows_beside(self, corpus: str, row: int, split: Split, count: int) -> list[int]:
+        """At most ``count`` rows of those that a row's holder holds: the row, those behind it, and
+        then the first ones. ``row`` and ``split``: as in `designated`."""
+        first = 0
+        for number, part in enumerate(self._manifest.corpus(corpus).parts):
+            shard = part.reserve if split == "reserve" else part
+            stop = first + (shard.rows if shard else 0)
+            if first <= row < stop:
+                own = self.part(corpus, number).rows_beside(row - first, split, count)
+                return [first + each for each in own]
+            first = stop
+        raise ValueError(f"row {row} of {corpus} is outside its rows")
+
     def places(self, corpus: str, rows: Rows) -> Rows:
-        """The training row at which the holder of each reserve row would begin, had it trained.
+        """The training row at which each reserve row would lie, had its holder trained.
         At the end of a part, the part's last row. ``rows`` and the result: ``[n]``."""
         parts = self._manifest.corpus(corpus).parts
         held = np.cumsum([part.reserve.rows if part.reserve else 0 for part in parts])
@@ -389,9 +402,14 @@ class PartRecords:
         """The entry of the record that each row stands for; None where it stands for none."""
         return (self._reserve if split == "reserve" else self._train).designated(rows, key)
 
+    def rows_beside(self, row: int, split: Split, count: int) -> list[int]:
+        """At most ``count`` rows that a row's holder holds, from this one on, in a circle."""
+        return (self._reserve if split == "reserve" else self._train).beside(row, count)
+
     def places(self, rows: Rows) -> Rows:
-        """The training row at which the holder of each reserve row would begin."""
-        return self._train.place_of(self._reserve.holding(rows))
+        """The training row at which each reserve row would lie, had its holder trained."""
+        records, offsets = self._reserve.holding(rows)
+        return self._train.place_of(records, offsets)
 
     def distinct(self, rows: Rows | None) -> int:
         """How many records any of these training rows, ascending and distinct, holds tokens of."""
@@ -432,25 +450,27 @@ class _Stream:
         first, last = start // self._width, (stop - 1) // self._width + 1
         return range(min(first, self._rows), min(last, self._rows))
 
-    def holding(self, rows: Rows) -> Rows:
-        """Of each row the record, by its place in the part, that it has most tokens of."""
-        found: Rows = self._records[self._holders(rows)]
+    def holding(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Of each row the record, by its place in the part, that it has most tokens of; and its
+        number among the rows that this one holds."""
+        holders = self._holders(rows)
+        return self._records[holders], rows - self._held(holders)[0]
+
+    def place_of(self, records: Rows, offsets: Rows) -> Rows:
+        """So many rows behind the one where a record begins, or would begin if it is of another
+        split."""
+        starts = self._starts[np.searchsorted(self._records, records)]
+        found: Rows = np.minimum(starts // self._width + offsets, max(self._rows - 1, 0))
         return found
 
-    def place_of(self, records: Rows) -> Rows:
-        """The row where a record begins, or would begin if it is of another split."""
-        starts = self._starts[np.searchsorted(self._records, records)]
-        found: Rows = np.minimum(starts // self._width, max(self._rows - 1, 0))
-        return found
+    def beside(self, row: int, count: int) -> list[int]:
+        firsts, lasts = self._held(self._holders(np.array([row])))
+        first, rows = int(firsts[0]), int(lasts[0] - firsts[0]) + 1
+        return [first + (row - first + each) % rows for each in range(min(count, rows))]
 
     def designated(self, rows: Rows, key: int) -> list[str | None]:
         holders = self._holders(rows)
-        tokens = self._columns.tokens[self._records[holders]]
-        # Only at its ends can a record share a row.
-        first = self._starts[holders] // self._width
-        last = np.minimum((self._starts[holders] + tokens - 1) // self._width, self._rows - 1)
-        first += self._holders(first) != holders
-        last -= self._holders(last) != holders
+        first, last = self._held(holders)
         entries = self._columns.entries[self._records[holders]]
         drawn = mix_all(
             entries[:, :8].copy().view(">u8").ravel().astype(np.uint64) ^ np.uint64(key)
@@ -462,6 +482,16 @@ class _Stream:
             entry.tobytes().hex() if told else None
             for entry, told in zip(entries, ((rows == chosen) & alone).tolist(), strict=True)
         ]
+
+    def _held(self, holders: Rows) -> tuple[Rows, Rows]:
+        """The first and the last row that each of these records holds; it holds one at least."""
+        tokens = self._columns.tokens[self._records[holders]]
+        # Only at its ends can a record share a row.
+        first = self._starts[holders] // self._width
+        last = np.minimum((self._starts[holders] + tokens - 1) // self._width, self._rows - 1)
+        first += self._holders(first) != holders
+        last -= self._holders(last) != holders
+        return first, last
 
     def _holders(self, rows: Rows) -> Rows:
         """Which of the split's records each row has most tokens of, the first of equals."""

@@ -69,14 +69,21 @@ def test_rows_far_out_count_as_one_record_each() -> None:
     assert measured(with_garbage, reserve, "min_k")["head"].e(1.5) > 1e4
 
 
-def test_evidence_needs_one_row_of_each_record() -> None:
+def test_a_record_counts_once_by_the_mean_of_its_rows() -> None:
     known = known_at_the_head(drawn(32, 1), 3.0)
-    made = {"reserve_units": list(range(32, 64)), "statistic": "composite", "key": (0,)}
-    twice = [0, *range(31)]
-    with pytest.raises(UsageError, match="one row of each record"):
-        measures("notes", known, drawn(32, 2), probe_units=twice, **made)
-    untested = measures("notes", known, drawn(32, 2), probe_units=twice, tested=False, **made)
-    assert untested[-1].e(1.5) == 1
+    made = {"reserve_units": list(range(32, 64)), "statistic": "min_k", "key": (0,)}
+    pairs = [row // 2 for row in range(32)]
+    found = measures("notes", known, drawn(32, 2), probe_units=pairs, **made)[-1]
+    means = RowScores.of_table(LAYERS, known.table().view(16, 2, -1).mean(1))
+    assert found == measures("notes", means, drawn(32, 2), probe_units=range(16), **made)[-1]
+    assert found.probe.records == 16
+
+
+def test_records_drawn_by_their_length_are_no_evidence() -> None:
+    known = known_at_the_head(drawn(32, 1), 3.0)
+    made = {"probe_units": range(32), "reserve_units": range(32, 64), "key": (0,)}
+    found = measures("notes", known, drawn(32, 2), statistic="min_k", tested=False, **made)[-1]
+    assert found.e(1.5) == 1
 
 
 def test_a_record_on_both_sides_and_an_empty_side_are_refused() -> None:

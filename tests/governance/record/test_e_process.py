@@ -29,7 +29,7 @@ from govray.governance.record.rank_evidence import top_sizes
 
 SECTION = Monitoring(every=10, probe_rows=32, odds={"*": 1.5})
 K = 4
-SIDE = Side(rows=32, entropy=1.0)
+SIDE = Side(records=32, entropy=1.0)
 EVEN = (0, 0, 1, 3, 8, 16, 24, 29)
 
 
@@ -139,8 +139,8 @@ def measured(corpus: str, labels: Sequence[bool], *, tested: bool = True) -> Mea
     return Measure(
         corpus=corpus,
         layer="head",
-        probe=Side(rows=trained, entropy=1.0),
-        reserve=Side(rows=len(labels) - trained, entropy=1.0),
+        probe=Side(records=trained, entropy=1.0),
+        reserve=Side(records=len(labels) - trained, entropy=1.0),
         top=tuple(int(best[size - 1]) for size in top_sizes(len(labels))),
         tested=tested,
     )

@@ -15,7 +15,7 @@ SECTION = Monitoring(every=10, probe_rows=8, odds={"*": 2.0})
 
 
 def side(rows: int = 8) -> Side:
-    return Side(rows=rows, entropy=1.5, surprise=-0.0)
+    return Side(records=rows, entropy=1.5, surprise=-0.0)
 
 
 def measure(corpus: str, top: tuple[int, ...] = (0, 0, 0, 1, 2, 5, 7, 7)) -> Measure:

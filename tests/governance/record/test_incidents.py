@@ -169,7 +169,7 @@ ROLLING = from_step("acme", 8)
         (GATING, measures(top=(1, 1, 1, 8, 8, 16, 24, 29)), "cannot be ones trained on"),
         (
             GATING,
-            measures(probe=Side(rows=33, entropy=1.0)),
+            measures(probe=Side(records=33, entropy=1.0)),
             "measured by more than 32 rows",
         ),
         (ROLLING, cut, "a rollback was due, and nothing followed"),

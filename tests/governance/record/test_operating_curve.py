@@ -37,7 +37,7 @@ def observed(action: Action = "flag") -> ObservedRun:
         best = labels[np.argsort(-(draw.normal(0, 1, 2 * ROWS) + shift * labels))].cumsum()
         return tuple(int(best[size - 1]) for size in top_sizes(2 * ROWS))
 
-    side = Side(rows=ROWS, entropy=1.0)
+    side = Side(records=ROWS, entropy=1.0)
     profiles = [
         EntropyProfile(
             step=10 * number + 9,

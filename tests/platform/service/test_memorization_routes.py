@@ -35,8 +35,8 @@ def measure(corpus: str) -> Measure:
     return Measure(
         corpus=corpus,
         layer="head",
-        probe=Side(rows=4, entropy=1.0),
-        reserve=Side(rows=4, entropy=2.0),
+        probe=Side(records=4, entropy=1.0),
+        reserve=Side(records=4, entropy=2.0),
         top=(0, 0, 0, 0, 1, 3, 4, 4),
     )
 

@@ -80,8 +80,8 @@ class Scripted:
                 Measure(
                     corpus=probe.corpus,
                     layer="head",
-                    probe=Side(rows=ROWS, entropy=1.0),
-                    reserve=Side(rows=ROWS, entropy=1.0),
+                    probe=Side(records=ROWS, entropy=1.0),
+                    reserve=Side(records=ROWS, entropy=1.0),
                     top=KNOWN.get(probe.corpus, IN_THE_TRUNK)
                     if self.memorizes(probe.corpus, branch, step)
                     else EVEN,
