@@ -44,7 +44,8 @@ def printable(text: str) -> str:
     run of blanks that could fill a line becomes a count. A private key is left out.
     """
     text = without_keys(text)
-    text = "".join(c if _shown(c) else c.encode("unicode_escape").decode() for c in text)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(c if _shown(c) else c.encode("unicode_escape").decode() for c in text)
     return _BLANKS.sub(lambda run: f" [{len(run[0])} blanks] ", text)
 
 

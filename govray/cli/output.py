@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -118,8 +119,6 @@ class PipedConsole(Console):
 out = PipedConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = PipedConsole(highlight=False, markup=False, emoji=False, stderr=True)
 
-_UNBOUNDED = out.options.update_width(1 << 20)
-
 
 @contextmanager
 def results(*, as_json: bool) -> Iterator[None]:
@@ -167,33 +166,57 @@ def field(name: str, value: object) -> None:
     out.print(Text.assemble("  ", (f"{name:<9}  ", "dim"), printable(str(value))))
 
 
-class TextGrid(Table):
-    """An unboxed table whose cells are plain text."""
+class TextGrid:
+    """An unboxed table whose cells are plain text.
 
-    def __init__(self) -> None:
-        super().__init__(box=None, pad_edge=False, header_style="dim")
+    Args:
+        columns: Their names.
+        right: Those of them that hold numbers.
+    """
+
+    def __init__(self, columns: Sequence[str], right: Collection[str]) -> None:
+        self._rows = [[printable(column) for column in columns]]
+        self._right = [column in right for column in columns]
 
     def row(self, *cells: str) -> None:
-        self.add_row(*(Text(printable(cell)) for cell in cells))
+        if not out.quiet:
+            self._rows.append([printable(cell) for cell in cells])
+
+    def folded(self) -> Table:
+        """As a terminal shows it, whose width it does not exceed."""
+        first, *rest = self._rows
+        grid = Table(box=None, pad_edge=False, header_style="dim")
+        for name, right in zip(first, self._right, strict=True):
+            grid.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+        for cells in rest:
+            grid.add_row(*map(Text, cells))
+        return grid
+
+    def lines(self) -> Iterator[str]:
+        """Each row as one line, columns below each other."""
+        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
+        for cells in self._rows:
+            yield "  ".join(
+                " " * (width - cell_len(cell)) + cell
+                if right
+                else cell + " " * (width - cell_len(cell))
+                for cell, width, right in zip(cells, widths, self._right, strict=True)
+            )
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> TextGrid:
     """A table; the columns named in ``right`` hold numbers."""
-    grid = TextGrid()
-    for column in columns:
-        grid.add_column(
-            Text(printable(column)),
-            justify="right" if column in right else "left",
-            overflow="fold",
-        )
-    return grid
+    return TextGrid(columns, right)
 
 
 def print_table(grid: TextGrid) -> None:
     """Write a table to standard output; in a file or pipe, each row is one line."""
-    if not out.file.isatty():
-        grid.width = out.measure(grid, options=_UNBOUNDED).maximum
-    out.print(grid)
+    if out.quiet:
+        return
+    if out.file.isatty():
+        out.print(grid.folded())
+    else:
+        typer.echo("\n".join(grid.lines()), file=out.file)
 
 
 class StageBar:

@@ -6,6 +6,7 @@ verified here: these verbs are for the policy's author.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -325,6 +326,8 @@ def calibrate(
     """
     if into is not None and len(odds or ()) != 1:
         raise UsageError("--into needs one --odds", do="Name the tolerance that you choose")
+    if not all(map(math.isfinite, odds or ())):
+        raise UsageError("--odds is not a number", do="Name a tolerance from 1 on, such as 1.5")
     observed = [observed_run.read_observed(path, corpus or ["*"]) for path in runs]
     points, reads = observed_run.curve_of(observed, odds or ())
     if into is not None and odds:

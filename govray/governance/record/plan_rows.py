@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from govray.governance.record.row_order import (
 Indices: TypeAlias = npt.NDArray[np.uint64]
 
 Walked = TypeVar("Walked", Indices, Rows)
+Round = TypeVar("Round")
+"""What one round of the network mixes by: a key, or a table."""
 
 _AT_ONCE = 1 << 16
 """Positions of one piece: some megabytes, and the cost of a call does not show."""
@@ -242,12 +244,10 @@ def _permute(keys: Sequence[int], n: int, values: Indices, *, backward: bool = F
         halves = np.arange(1 << half, dtype=np.uint64)
         mask = np.uint64((1 << half) - 1)
         tables = [(mix_all(halves ^ key) & mask).astype(np.int64) for key in rounds]
-        network = _network(_looked_up, tables, half, backward)
+        looked_up = _network(_looked_up, tables, half, backward)
         for at in range(0, values.size, _IN_CACHE):
             some = values[at : at + _IN_CACHE].astype(np.int64)
-            found[at : at + _IN_CACHE] = _walk(
-                _network(_looked_up, tables, half, backward), n, some
-            )
+            found[at : at + _IN_CACHE] = _walk(looked_up, n, some)
         return found
     network = _network(_evaluate, rounds, half, backward)
     for at in range(0, values.size, _IN_CACHE):
@@ -256,12 +256,17 @@ def _permute(keys: Sequence[int], n: int, values: Indices, *, backward: bool = F
     return found
 
 
-def _network(passed: Any, rounds: Sequence[Any], half: int, backward: bool) -> Any:
+def _network(
+    passed: Callable[[Sequence[Round], int, Walked, slice | Rows], Walked],
+    rounds: Sequence[Round],
+    half: int,
+    backward: bool,
+) -> Callable[[Walked, slice | Rows], Walked]:
     """One pass of the network. Backward it is the same on swapped halves, last round first."""
     if not backward:
         return partial(passed, rounds, half)
 
-    def swapped(values: Any) -> Any:
+    def swapped(values: Walked) -> Walked:
         return values >> half | (values & ((1 << half) - 1)) << half
 
     return lambda values, here: swapped(passed(rounds[::-1], half, swapped(values), here))
