@@ -304,11 +304,14 @@ class CorpusSource:
 
     def stated(self, languages: set[str]) -> dict[str, Any]:
         """Fields of a credential's source; ``languages``: those that records state."""
+        from govray.governance.formats.document import format_time
+
         found = {"languages": tuple(sorted(languages))} if languages else {}
         looked = self.lookup.stated() if self.lookup else {}
         return {
             "description": (found | (_fields(self.described) or {}) | looked) or None,
             "valid": self.period,
+            "issued": format_time(datetime.now(UTC)),
             "normalisation": self.normalisation,
             "rows": _fields(self.schema),
             "pii_scan": _fields(self.scan),

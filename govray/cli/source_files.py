@@ -108,6 +108,11 @@ def _kind(value: dict[str, Any]) -> _Kind | None:
         from govray.governance.trust.authority import TrustRoot
 
         return _Kind("trust root", TrustRoot, schema=ROOT_SCHEMA)
+    if "round" in value:
+        from govray.governance.trust.beacon import SCHEMA as PULSE_SCHEMA
+        from govray.governance.trust.beacon import Pulse
+
+        return _Kind("pulse", Pulse, "beacon", PULSE_SCHEMA)
     if "entries" in value:
         from govray.governance.trust.revocation_list import SCHEMA, RevocationList
 
@@ -117,13 +122,21 @@ def _kind(value: dict[str, Any]) -> _Kind | None:
 
 _KINDS = (
     "govray signs policies, promotion gates, credentials, trust roots, delegations, revocation "
-    "lists and provider statements."
+    "lists, provider statements and pulses."
 )
 
 
-_INSTANTS = frozenset({"expires", "issued", "since"})
+_INSTANTS = frozenset({"expires", "genesis", "issued", "since"})
 _WITHIN = frozenset(
-    {"authorities", "authority", "entries", "timestamp_authorities", "witness_policy", "witnesses"}
+    {
+        "authorities",
+        "authority",
+        "beacon",
+        "entries",
+        "timestamp_authorities",
+        "witness_policy",
+        "witnesses",
+    }
 )
 """Fields that hold documents with short forms of their own."""
 

@@ -214,6 +214,12 @@ def prepare(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")],
     key: Key = "env:GOVRAY_KEY",
     password_file: PasswordFile = None,
+    pulse: Annotated[
+        Path | None,
+        typer.Option(
+            "--pulse", metavar="FILE", help="The pulse of the beacon that the trust root names."
+        ),
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Admit, pack and sign an experiment's data. Jobs then train on them without the key.
@@ -227,9 +233,10 @@ def prepare(
 
     experiment = read_data_of(config, overrides or ())
     signer = signing_key.load(key, password_file)
+    given = user_files.read(pulse) if pulse else None
     operator_key.take(key)  # Ray's processes get what is left of the environment
     with StageBar(experiment.name, 0) as bar, ray_running():
-        shared = prepare_experiment(experiment, signer, progress=bar.update)
+        shared = prepare_experiment(experiment, signer, pulse=given, progress=bar.update)
     made = {"training": shared.prepared}
     if shared.validation:
         made["validation"] = shared.validation.prepared

@@ -32,6 +32,9 @@ def print_verdict(model: VerifiedModel) -> None:
     policy = model.policy
     field("policy", f"{policy.document}, signed by {policy.authority.name}")
     field("records", _records(model))
+    reserve = model.manifest.document.reserve
+    if reserve.share:
+        field("reserve", f"a share of {reserve.share:g}, {reserve.drawn}")
     field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
     if model.targets_bounded:
         field("targets", "bounded: how many each step has is the signer's word without --records")
@@ -172,6 +175,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "depth": model.depth,
         "lossTargets": "bounded" if model.targets_bounded else "exact",
         "recordParts": {"read": model.checked.parts[0], "all": model.checked.parts[1]},
+        "reserve": model.manifest.document.reserve.to_json(),
         "ledger": attestation.ledger.to_json(),
         "alsoHeads": [
             {"size": str(head.size), "root": "sha256:" + head.root.hex()} for head in model.heads

@@ -17,6 +17,11 @@ depend on the model and classes do not. The reserve is chosen by the salted entr
 So equal records of one corpus are either all trained on or all held back. By family, so are near
 copies in all corpora (``families/``).
 
+Where the trust root names a beacon (``governance/trust/beacon.py``), the salt follows from a pulse.
+A folder ``.seen`` beside the prepared ones has the time at which each credential was first here. A
+credential that was not here before its pulse was due is refused: whoever signed it could have known
+the salt. So preparation runs twice, without the pulse and with it.
+
 Canaries (``governance/record/canary.py``) are planted in the corpora that ask for them: records of
 the operator's, in a shard of their own beside the corpus's.
 """
@@ -37,6 +42,7 @@ from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, Untrusted, UsageError
 from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.row_schema import RowKind, RowSchema
@@ -56,11 +62,16 @@ from govray.governance.record.prepare_manifest import (
     read_manifest,
     verify_manifest,
 )
+from govray.governance.trust.beacon import Beacon, UsedPulse
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.storage.atomic_file import make_folder, write_whole
 from govray.storage.bucket_path import BucketPath
 from govray.storage.draft_folder import DraftFolder
 from govray.storage.folder_lock import folder_lock
 from govray.storage.place import Place
+
+SEEN = ".seen"
+"""The folder of notes, beside prepared folders: a credential's digest → since when it is here."""
 
 _AGAIN = "Remove the folder, or prepare into another one."
 
@@ -146,6 +157,7 @@ def prepare(
     context: int,
     reserve_share: float,
     salt: bytes,
+    pulse: bytes | None = None,
     signer: Callable[[], Signer],
     trust: TrustState,
     at: datetime,
@@ -169,6 +181,8 @@ def prepare(
         context: Loss targets of a full row; 1 for images.
         reserve_share: Share of records that are never trained on, in [0, 1).
         salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
+        pulse: The envelope of the pulse that they are chosen by instead, where ``trust`` names a
+            beacon.
         signer: Asked for the operator's key if nothing is prepared; it stays in this process.
         trust, at: Whose manifests count, and the reference time.
         max_quarantined: As for ``admit``.
@@ -181,6 +195,7 @@ def prepare(
         Refused: as ``admit``; records that are not those of their credential; a folder prepared
             from other inputs.
         Refused: a corpus's secret is missing, or another one.
+        Refused: a pulse is missing, another one, or was due before a credential was here.
         UsageError: a context below 1, a disk that cannot be written; canaries for a corpus that
             is not admitted, or too long for a row. Canaries in rows that are no text, and
             families of images.
@@ -188,10 +203,11 @@ def prepare(
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
     folder = folder.resolve()
-    _ = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
+    reserve = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     planted = dict(canaries or {})
     documents = {corpus: each.document for corpus, each in credentials.items()}
+    admitted = [documents[corpus] for corpus in admission.admitted]
     schema = common_schema(documents, admission.admitted, rows)
     if schema is not None and planted:
         raise UsageError(
@@ -215,6 +231,7 @@ def prepare(
         found = _reopen(folder, trust, at)
         if _inputs_of(found.manifest) != inputs:
             raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
+        found.manifest.reserve.check_drawn(trust.root.beacon, admitted, at=at)
         return found
 
     inputs = _inputs(
@@ -230,17 +247,28 @@ def prepare(
     try:
         if found := made():
             return found
+        if reserve_share and (beacon := trust.root.beacon):
+            here = [credentials[corpus] for corpus in admission.admitted]
+            used = _due_pulse(beacon, pulse, here, folder.parent / SEEN, at)
+            reserve = Reserve(share=reserve_share, salt=used.salt, pulse=used)
+        elif pulse is not None:
+            raise UsageError(
+                "the trust root names no beacon"
+                if reserve_share
+                else "nothing is held back, so no pulse decides",
+                where="pulse",
+                do="Leave it out",
+            )
         key = signer()  # before any record is read
         with folder_lock(folder):
             if found := made():  # while this process waited for the lock
                 return found
-            draft = DraftFolder.begin(folder, inputs, salt.hex())
+            draft = DraftFolder.begin(folder, inputs, reserve.salt)
             if draft.inputs != inputs:
                 raise Refused("another preparation was begun here", where=str(folder), do=_AGAIN)
             try:
-                reserve = Reserve.from_json(
-                    {"share": reserve_share, "salt": draft.choice}, where="reserve"
-                )
+                if reserve.pulse is None:  # of a draft that goes on, the salt that was drawn first
+                    reserve = Reserve(share=reserve_share, salt=draft.choice)
                 packing = Packing(draft, tokenizer, context, reserve, schema)
                 manifest = _fill(
                     packing, corpora, credentials, admission, planted, families, progress
@@ -264,6 +292,42 @@ def prepare(
     except OSError as error:
         raise cannot_write(error, folder) from error
     return done
+
+
+def _due_pulse(
+    beacon: Beacon,
+    pulse: bytes | None,
+    credentials: Sequence[Verified[Credential]],
+    seen: Place,
+    at: datetime,
+) -> UsedPulse:
+    """The pulse that decides, if the credentials were here before it was due."""
+    issued = {each.document.corpus: each.document.issued for each in credentials}
+    number = beacon.round_for(issued, at=at)
+    due = beacon.due(number)
+    for each in credentials:
+        note = seen / each.digest.removeprefix("sha256:")
+        if not note.exists():
+            make_folder(seen)
+            write_whole(note, format_time(at).encode())
+        if (since := parse_time(note.read_bytes().decode("ascii", "replace"))) >= due:
+            raise Refused(
+                f"it was first here at {format_time(since)}, and the pulse that decides (beacon "
+                f"{beacon.name}, round {number}) was due at {format_time(due)}: its issuer could "
+                "have known it",
+                where=f"credential of corpus {each.document.corpus!r}",
+                do="Its issuer signs it again with a new 'issued'; then prepare before that pulse",
+            )
+    if pulse is None:
+        raise Refused(
+            f"the reserve waits for beacon {beacon.name}, round {number}, due at "
+            f"{format_time(due)}",
+            where="pulse",
+            do="Then run: govray prepare EXPERIMENT --pulse FILE",
+        )
+    used = UsedPulse.read(pulse, where="pulse")
+    beacon.check(used, issued, at=at, where="pulse")
+    return used
 
 
 def _inputs(

@@ -36,6 +36,7 @@ from govray.governance.record.ledger import (
 )
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.revocation_list import Revocation, RevocationList
+from tests.support.beaconed import beacon_of
 from tests.support.world import (
     DIGEST,
     POLICY,
@@ -715,6 +716,11 @@ def rooted(change: Callable[[bytes], bytes] = lambda data: data, **fields: Any) 
     return lambda world, _: Given(root=change(world.sign_root(**fields)))
 
 
+def under_another_beacon(world: World, _: Path) -> Given:
+    """The root names a beacon that the reserve's salt does not follow from."""
+    return Given(root=world.sign_root(version=2, beacon=beacon_of(LocalSigner.generate())))
+
+
 def asking(**asked: int) -> Callable[[World], bytes]:
     """A later root, which asks for revocation lists of the archive."""
 
@@ -1158,6 +1164,7 @@ CASES = [
         ("prepared under another credential", Insider(manifest=other_credential), "acme"),
         ("another manifest", reattest(lambda _: {"manifest": DIGEST}), model_folder.MANIFEST),
         ("quarantine hidden", reattest(lambda _: {"quarantine": ()}), "quarantine"),
+        ("reserve that no beacon's pulse decided", under_another_beacon, "reserve: "),
     ),
     *refused(
         "step 7 (manifest)",

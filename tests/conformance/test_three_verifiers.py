@@ -39,6 +39,8 @@ OF_THE_SCRIPT = {1: 2, 2: 3, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 10: 8, 11: 9, 13: 10,
 """Step of `govray verify` → of the script, for those that it has."""
 
 NOT_IN_THE_SCRIPT = {
+    # Of step 7: which pulse decides.
+    "reserve that no beacon's pulse decided",
     # Of step 10: what follows from plan and manifest.
     "counts that the plan does not give",
     "ranges that the plan does not give",

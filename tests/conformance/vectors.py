@@ -14,6 +14,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.trust.authority import Authority
 from tests.conformance.attacks import CASES, PASSING, Attack, Case, Given, Insider, reattest
+from tests.support.beaconed import Beaconed
 from tests.support.chat_world import ChatWorld
 from tests.support.committee import Committee
 from tests.support.delegating import Delegating
@@ -108,7 +109,13 @@ def on_a_module(folder: Path) -> Made:
     return world, world.deploy(folder)
 
 
-ALONE = (plain, committed, described, averaged, phased, delegated, on_a_module)
+def by_beacon(folder: Path) -> Made:
+    """A beacon chose what the reserve holds."""
+    world = Beaconed()
+    return world, world.deploy(folder)
+
+
+ALONE = (plain, committed, described, averaged, phased, delegated, on_a_module, by_beacon)
 """Kinds that `World.deploy` alone deploys again."""
 
 KINDS = (*ALONE, conversations, rerouted, removed, two_of_three)

@@ -60,6 +60,8 @@ class Deployment:
     at: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     policy_text: str = POLICY
     lifetime: timedelta = timedelta(days=2)
+    issued: datetime | None = None
+    """What its credentials say of their issue."""
 
     def __post_init__(self) -> None:
         self.signers = {
@@ -99,6 +101,7 @@ class Deployment:
                 from_=format_time(self.at - self.lifetime),
                 until=format_time(until or self.at + self.lifetime),
             ),
+            **({"issued": format_time(self.issued)} if self.issued else {}),
         )
         (self.corpora / corpus / "credential.dsse.json").write_bytes(
             credential.seal([self.signers["issuer"]])

@@ -103,7 +103,8 @@ class Shelf:
         (built.folder / corpus.CREDENTIAL_FILE).write_bytes(envelope)
 
     def prepare(self, name: str = "prepared", **changes: Any) -> admission.Prepared:
-        """Prepare ``out/NAME``, or ``at`` a place; from the shelf's ``corpora`` or others."""
+        """Prepare ``out/NAME``, or ``at`` a place; from the shelf's ``corpora`` or others.
+        ``time``: the reference time."""
         arguments: dict[str, Any] = {
             "policy": self.policy,
             "tokenizer": ByteTokenizer(),
@@ -112,7 +113,7 @@ class Shelf:
             "salt": b"\x07" * 32,
             "signer": self.signer,
             "trust": self.trust,
-            "at": NOW,
+            "at": changes.pop("time", NOW),
             "max_quarantined": 0.5,
         }
         corpora = changes.pop("corpora", self.corpora)

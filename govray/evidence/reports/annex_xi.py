@@ -233,6 +233,7 @@ class _Documentation:
             if told := "; ".join(part for part in said if part):
                 lines.append(f"{each.name}: {told}")
         held = self.model.attestation.validation
+        reserve = self.model.manifest.document.reserve
         tested = joined(sorted(held.corpora or ())) if held and held.corpora else "none is recorded"
         return (
             self.answers.recorded(
@@ -244,7 +245,7 @@ class _Documentation:
             self.answers.recorded(
                 "2c reserve",
                 "Records held back from training",
-                [f"a share of {self.model.manifest.document.reserve.share:g}, chosen by a salt"],
+                [f"a share of {reserve.share:g}, chosen by a salt {reserve.drawn}"],
                 "prepare manifest",
             ),
             quarantine(self.model, self.answers),

@@ -188,6 +188,8 @@ class Credential(Signed):
         jurisdiction: Whose law the issuer says applies.
         sensitivity: ``public`` < ``internal`` < ``confidential`` < ``restricted``.
         valid: When the statement holds.
+        issued: When its records were settled, as its issuer says. Where the trust root names a
+            beacon, the pulse that chooses a reserve is later (`trust/beacon.py`).
         issuer: Name of the authority that signs.
         records: Which records.
         normalisation: How its text was changed before it was hashed; absent if it was not.
@@ -206,6 +208,7 @@ class Credential(Signed):
     jurisdiction: Jurisdiction
     sensitivity: Sensitivity
     valid: Period
+    issued: Timestamp | None = None
     issuer: Name
     records: Records
     normalisation: Annotated[tuple[Normalisation, ...], Field(min_length=1)] | None = None

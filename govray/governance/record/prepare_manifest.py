@@ -23,9 +23,12 @@ Reserve
 
 A record is held in reserve by a keyed function of its entry (``policy/record_commitment.py``),
 under the manifest's salt (`Reserve`). So equal records of one corpus share their split; without
-families those of two corpora are chosen apart. The salt is drawn after the suppliers have signed,
-so a supplier cannot choose what is held back. A verifier can recompute the choice. A record with no
-tokens is ``empty`` whatever its entry.
+families those of two corpora are chosen apart. A verifier can recompute the choice. A record with
+no tokens is ``empty`` whatever its entry.
+
+The salt is younger than the suppliers' signatures, so a supplier cannot choose what is held back.
+Where the trust root names a beacon, it follows from a pulse (``trust/beacon.py``), and the preparer
+cannot choose either. Without one preparation draws it, and could draw again.
 
 A manifest with ``families`` holds records by family: near copies of one text, in whatever corpus
 they lie. The entry that decides is that of the family's representative, its last record, which
@@ -59,7 +62,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from govray.errors import Malformed
+from govray.errors import Malformed, Refused
 from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.formats.dsse import Envelope
@@ -77,6 +80,7 @@ from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.formats.statement import Sealed, read
 from govray.governance.policy.credential import Credential
 from govray.governance.record.canary import Canaries
+from govray.governance.trust.beacon import Beacon, UsedPulse
 from govray.governance.trust.trust_state import TrustState, Verified
 
 MANIFEST_FILE = "manifest.dsse.json"
@@ -297,10 +301,55 @@ class Reserve(Document):
     < share · 2**64``. The salt is drawn after the suppliers signed. So that nobody can aim at a
     split takes a pseudorandom function under an unknown key, which SipHash is meant to be, and no
     more. HMAC would take eight times as long.
+
+    ``pulse`` is what the salt follows from; preparation drew it if that is absent.
     """
 
     share: ReserveShare
     salt: Salt
+    pulse: UsedPulse | None = None
+
+    @model_validator(mode="after")
+    def _follows(self) -> Self:
+        if self.pulse and self.salt != self.pulse.salt:
+            raise ValueError(f"the salt does not follow from {self.pulse}")
+        return self
+
+    @property
+    def drawn(self) -> str:
+        """How the salt came about, in words."""
+        return f"by {self.pulse}" if self.pulse else "drawn by preparation"
+
+    def check_drawn(
+        self, beacon: Beacon | None, credentials: Iterable[Credential], *, at: datetime
+    ) -> None:
+        """Return if the salt came about as the trust root asks.
+
+        Args:
+            beacon: The trust root's.
+            credentials: Of the corpora that the manifest admits.
+            at: When it was used: the start of the run, or a time before.
+
+        Raises:
+            Refused: Preparation drew it though there is a beacon, or a pulse is not the one.
+        """
+        if self.pulse is None:
+            if beacon is not None and self.share:
+                raise Refused(
+                    f"preparation drew the reserve's salt, and the trust root names the beacon "
+                    f"{beacon.name}",
+                    where="reserve",
+                    do="Prepare again with the beacon's pulse: govray prepare --pulse FILE",
+                )
+            return
+        if beacon is None:
+            raise Refused(
+                f"the reserve follows {self.pulse}, and the trust root names no beacon",
+                where="reserve",
+                do="Use the trust root that names it",
+            )
+        issued = {each.corpus: each.issued for each in credentials}
+        beacon.check(self.pulse, issued, at=at, where="reserve")
 
     def holds(self, record: bytes) -> bool:
         """Whether the record with this 32-byte entry is held in reserve."""

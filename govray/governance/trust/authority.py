@@ -18,6 +18,7 @@ from govray.governance.formats.certificate import CertificateField
 from govray.governance.formats.document import Document, Name, Timestamp
 from govray.governance.formats.keys import PublicKey
 from govray.governance.formats.statement import Signed, Subject, self_subject
+from govray.governance.trust.beacon import Beacon
 from govray.governance.trust.key_field import Key
 from govray.governance.trust.license import LicenseCategory
 from govray.governance.trust.witness_policy import WitnessPolicy
@@ -184,6 +185,7 @@ class TrustRoot(Signed):
         timestamp_authorities: Whose timestamps count; none if absent.
         witness_policy: Which witnesses' cosignatures of a ledger's head count, and how many make a
             model `witnessed`; none do if absent.
+        beacon: Whose pulses the salts of reserves follow from; preparation draws them if absent.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/trust-root/v1"
@@ -198,6 +200,7 @@ class TrustRoot(Signed):
         Annotated[tuple[TimestampAuthority, ...], Field(min_length=1, max_length=MAX_KEYS)] | None
     ) = None
     witness_policy: WitnessPolicy | None = None
+    beacon: Beacon | None = None
 
     @field_validator("keys")
     @classmethod
@@ -220,6 +223,8 @@ class TrustRoot(Signed):
                 raise ValueError(
                     f"a key of the authority '{authority.name}' is a ledger witness's too"
                 )
+            if self.beacon and self.beacon.key in authority.keys:
+                raise ValueError(f"a key of the authority '{authority.name}' is the beacon's too")
         return self
 
 

@@ -211,6 +211,9 @@ def check_manifest(
                 f"the manifest has {held} records, the credential says {records.count}",
                 where=corpus,
             )
+    documents = [each.document for each in credentials.values()]
+    started, _ = _times(attestation)
+    manifest.reserve.check_drawn(trust.root.beacon, documents, at=started)
     return verified
 
 

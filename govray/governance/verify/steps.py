@@ -66,7 +66,8 @@ MANIFEST = Step(
     "manifest",
     "signed by an operator, and pinned by its statement or its bytes; it counts as many records "
     "as the credentials. The records, where they are at hand, have the credentials' Merkle roots, "
-    "and splits, tokens and rows follow from them.",
+    "and splits, tokens and rows follow from them. Where the trust root names a beacon, the "
+    "reserve's salt follows from its first pulse after the credentials.",
     needs="the prepare manifest in the model folder",
 )
 ROUTES = Step(

@@ -60,6 +60,7 @@ class Preparation:
         held_out: The folder of corpora that the run is judged by, if there is one.
         resume: The run that goes on.
         submission: Whose run it is.
+        pulse: The envelope of the beacon's, where the trust root names one.
         progress: Called as the data to train on are packed.
     """
 
@@ -77,6 +78,7 @@ class Preparation:
     held_out: Place | None
     resume: Place | None = None
     submission: Submission | None = None
+    pulse: bytes | None = None
     progress: Progress = lambda done, total: None
 
     def share(self, at: datetime, signer: Callable[[], Signer]) -> Shared:
@@ -131,7 +133,9 @@ class Preparation:
         if given is None:
             return None
         held_out = validation_inputs(given, inputs, at=at)
-        whole = replace(self, reserve=0.0, canaries={}, progress=lambda done, total: None)
+        whole = replace(
+            self, reserve=0.0, canaries={}, pulse=None, progress=lambda done, total: None
+        )
         found = ValidationData(
             credentials=held_out.credentials,
             prepared=whole._prepare(given, held_out, at, signer),
@@ -162,6 +166,8 @@ class Preparation:
             made_of["canaries"] = {c: each.to_json() for c, each in self.canaries.items()}
         if by_family:
             made_of["reserve_by"] = self.reserve_by
+        if self.reserve and (beacon := inputs.trust.root.beacon):
+            made_of["beacon"] = beacon.to_json()
         name = hashlib.sha256(canonical_json.encode(made_of)).hexdigest()[:16]
         folder: Place = self.storage / PREPARED / name
         if self.resume:
@@ -196,6 +202,7 @@ class Preparation:
             context=context,
             reserve_share=self.reserve,
             salt=secrets.token_bytes(32),
+            pulse=self.pulse,
             signer=operator,
             trust=inputs.trust,
             at=at,
@@ -247,6 +254,7 @@ def prepare_experiment(
     signer: Signer,
     *,
     submission: Submission | None = None,
+    pulse: bytes | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Shared:
     """Verify, admit, pack and sign an experiment's data, once for equal inputs. Needs Ray.
@@ -257,7 +265,8 @@ def prepare_experiment(
     Args:
         signer: The operator's key.
         submission: Whose run it is for.
+        pulse: The envelope of the beacon's, where the trust root names one.
         progress: Called with (records done, records in all).
     """
-    made = preparation_of(experiment, submission=submission, progress=progress)
+    made = preparation_of(experiment, submission=submission, pulse=pulse, progress=progress)
     return made.share(instant(), lambda: signer)

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ import yaml
 
 from govray import cli
 from govray.data.admission import Prepared
-from govray.errors import GovrayError, Stopped, Untrusted, UsageError
+from govray.errors import GovrayError, Refused, Stopped, Untrusted, UsageError
+from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.trust.authority import TrustRoot
 from govray.governance.verify.verifier import verify
 from govray.train.attest.write_model import write_model
+from govray.train.driver import preparation
 from govray.train.driver.preparation import preparation_of
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs import operator_key, run_listing
@@ -32,6 +35,7 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
+from tests.support.beaconed import beacon_of
 from tests.support.deployment import Deployment
 from tests.support.held_out import hold_out, judged_trainer
 from tests.support.solo import run_here
@@ -194,6 +198,48 @@ def test_the_command_prepares_what_runs_and_trials_find(
         assert told[name] == {"folder": str(each.folder), "manifest": each.digest}
         assert signed_by(each, here) == ["operator"]
     assert unsigned.train()
+
+
+class Belled(TwoKeys):
+    """Its trust root names a beacon, which rings every hour."""
+
+    def _root(self) -> TrustRoot:
+        self.signers["bell"] = LocalSigner.generate()
+        self.genesis = self.at - timedelta(days=1)
+        beacon = beacon_of(
+            self.signers["bell"], genesis=format_time(self.genesis), period=3600, delay=3600
+        )
+        return super()._root().model_copy(update={"beacon": beacon})
+
+
+def test_the_command_prepares_by_the_pulse_of_a_beacon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_here(monkeypatch)
+    now = instant()
+    here = Belled(tmp_path / "here", at=now, issued=now - timedelta(hours=5))
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(here.experiment(max_steps=2)))
+    asked = ["prepare", str(config), "--key", str(here.key)]
+    # Four hours ago the credentials came, and the pulse was awaited.
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "instant", lambda: now - timedelta(hours=4))
+        assert cli.main(asked) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the reserve waits for beacon bell, round 22" in told
+    assert "govray prepare EXPERIMENT --pulse FILE" in told
+    # The beacon signs its round by the command that signs everything.
+    (tmp_path / "pulse.yaml").write_text("schema: govray.dev/pulse/v1\nbeacon: bell\nround: 22\n")
+    sign = ["sign", str(tmp_path / "pulse.yaml"), "--key", here.key_of("bell")]
+    assert cli.main(sign) == 0
+    # A run that finds no data says what is missing, and prepares none by a draw of its own.
+    with pytest.raises(Refused, match="the reserve waits for"):
+        trainer(here).prepare()
+    assert cli.main([*asked, "--pulse", str(tmp_path / "pulse.dsse.json")]) == 0
+    model = trainer(here).train(attest=True) / "model"
+    capsys.readouterr()
+    assert cli.main(["verify", str(model), "--trust-root", str(here.root)]) == 0
+    assert "reserve    a share of 0.02, by beacon bell, round 22" in capsys.readouterr().out
 
 
 PREPARE = """
