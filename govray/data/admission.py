@@ -253,18 +253,16 @@ def prepare(
             reserve = Reserve(share=reserve_share, salt=used.salt, pulse=used)
         elif pulse is not None:
             raise UsageError(
-                "the trust root names no beacon"
-                if reserve_share
-                else "nothing is held back, so no pulse decides",
-                where="pulse",
-                do="Leave it out",
+                "no beacon of the trust root decides here", where="pulse", do="Leave it out"
             )
         key = signer()  # before any record is read
         with folder_lock(folder):
             if found := made():  # while this process waited for the lock
                 return found
-            draft = DraftFolder.begin(folder, inputs, reserve.salt)
-            if draft.inputs != inputs:
+            # A draft of another salt is not gone on with, where a pulse decides.
+            work = f"{inputs} {reserve.salt}" if reserve.pulse else inputs
+            draft = DraftFolder.begin(folder, work, reserve.salt)
+            if draft.inputs != work:
                 raise Refused("another preparation was begun here", where=str(folder), do=_AGAIN)
             try:
                 if reserve.pulse is None:  # of a draft that goes on, the salt that was drawn first

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import stat
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey, load_signer
+from govray.governance.formats.statement import read
+from govray.governance.trust.authority import TrustRoot
+from govray.governance.trust.beacon import UsedPulse
 from tests.support.command import Run
 from tests.support.tree import ROOT
 
@@ -135,7 +140,7 @@ def yaml_blocks() -> dict[str, str]:
 
 def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
     blocks = yaml_blocks()
-    assert set(blocks) == {"root.yaml", "acme.yaml", "revoked.yaml"}
+    assert set(blocks) == {"root.yaml", "acme.yaml", "pulse.yaml", "revoked.yaml"}
     for name, text in blocks.items():
         (tmp_path / name).write_text(text)
     named = set(re.findall(r"([\w-]+\.pem)\.pub", "".join(blocks.values())))
@@ -169,3 +174,22 @@ def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
     assert "VERIFIED revocation list 1 of acme-legal" in run(*check).out
     (tmp_path / "revoked.yaml").write_text(blocks["revoked.yaml"].replace("-notes", "-papers"))
     assert "version 1" in run("sign", "revoked.yaml", "--key", "acme.pem", code=2).err
+
+
+def test_the_guides_beacon_signs_its_rounds(run: Run, tmp_path: Path) -> None:
+    beacon = re.findall(r"```yaml\n(beacon:.*?)```", GUIDE.read_text(), re.DOTALL)
+    root = re.sub(r"(?m)^( *keys: ).*", r"\1[bell.pem.pub]", yaml_blocks()["root.yaml"])
+    named = root.replace("threshold: 2 ", "threshold: 1 ") + beacon[0]
+    (tmp_path / "root.yaml").write_text(named)
+    (tmp_path / "pulse.yaml").write_text(yaml_blocks()["pulse.yaml"])
+    run("keys", "new", "bell.pem")
+    assert "is the beacon's too" in run("sign", "root.yaml", "--key", "bell.pem", code=1).err
+    run("keys", "new", "others.pem")
+    (tmp_path / "root.yaml").write_text(named.replace("[bell", "[others"))
+    run("sign", "root.yaml", "--key", "others.pem")
+    run("sign", "pulse.yaml", "--key", "bell.pem")
+    bell = read(TrustRoot, Envelope.parse((tmp_path / "root.json").read_bytes())).document.beacon
+    assert bell is not None
+    pulse = UsedPulse.read((tmp_path / "pulse.dsse.json").read_bytes(), where="pulse")
+    last = bell.due(pulse.round - 1) - timedelta(seconds=bell.delay)
+    bell.check(pulse, {"a": format_time(last)}, at=bell.due(pulse.round), where="pulse")

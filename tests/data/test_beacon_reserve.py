@@ -39,6 +39,11 @@ def shelf(tmp_path: Path) -> Shelf:
     return made
 
 
+def interrupt(done: int, total: int) -> None:
+    if done:
+        raise KeyboardInterrupt
+
+
 def test_the_reserve_is_the_pulses_whatever_preparation_draws(shelf: Shelf) -> None:
     with pytest.raises(Refused, match=WAITS):
         shelf.prepare(time=EARLY)
@@ -57,7 +62,7 @@ def test_the_reserve_is_the_pulses_whatever_preparation_draws(shelf: Shelf) -> N
     # What was drawn is no reserve under the beacon, nor a pulse's one without it.
     with pytest.raises(Refused, match="the trust root names no beacon"):
         shelf.prepare("first")
-    with pytest.raises(UsageError, match="the trust root names no beacon"):
+    with pytest.raises(UsageError, match="no beacon of the trust root decides"):
         shelf.prepare("third", pulse=PULSE)
 
 
@@ -68,6 +73,15 @@ def test_what_was_drawn_before_there_was_a_beacon_is_not_used(shelf: Shelf) -> N
     shelf.trust = named
     with pytest.raises(Refused, match="preparation drew the reserve's salt"):
         shelf.prepare(pulse=PULSE)
+    # Nor does a draft of then go on: what was packed in it has other sides.
+    shelf.trust = replace(named, root=named.root.model_copy(update={"beacon": None}))
+    with pytest.raises(KeyboardInterrupt):
+        shelf.prepare("killed", progress=interrupt)
+    shelf.trust = named
+    with pytest.raises(Refused, match=WAITS):
+        shelf.prepare(time=EARLY, name="new")
+    killed = shelf.prepare("killed", pulse=PULSE)
+    assert killed.digest == shelf.prepare("new", pulse=PULSE).digest
     # Nothing is chosen where nothing is held back.
     assert shelf.prepare("whole", reserve_share=0.0).manifest.reserve.pulse is None
 

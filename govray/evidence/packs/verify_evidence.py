@@ -922,8 +922,8 @@ class Checks:
 
 LEFT = (
     "that routes follow from rules and credentials, that ranges, norms, profiles and gates follow "
-    "from plan and policy, taint, assurance, removals, records and rows, replays, timestamps and "
-    "witnesses"
+    "from plan and policy, taint, assurance, removals, records and rows, replays, timestamps, "
+    "witnesses and a beacon's pulse"
 )
 """What only ``govray verify`` checks."""
 
