@@ -31,6 +31,7 @@ def test_a_model_verifies_and_the_block_says_what_holds(
     assert first.endswith("signer operator")
     assert "licences v3, signed by compliance" in out
     assert "acme 1 (exclusion counted), copyleft_limited 1 (exclusion counted)" in out
+    assert "a share of 0.25, drawn by preparation" in out
     assert "permissive 1" not in out  # it reaches every layer group of the base
     assert "selfAttested: not shown are" in out
     # Steps, not leaves: three steps have a second one.

@@ -46,6 +46,9 @@ def test_what_records_say(described: Deployed) -> None:
     assert field(draft, "2d hardware").lines[0] == (
         "device cpu, processor a processor, AVX2, 1 threads"
     )
+    assert field(draft, "2c reserve").lines == (
+        "a share of 0.25, chosen by a salt drawn by preparation",
+    )
     grid = field(draft, "2c data").grid
     assert grid is not None
     assert [row[0] for row in grid.rows] == ["acme", "alpha", "beta", "gamma"]
