@@ -35,7 +35,7 @@ import numpy as np
 
 from benchmarks import command
 from benchmarks.memorization_decision import shipped
-from benchmarks.null import (
+from benchmarks.simulated_corpus import (
     CORPORA,
     PROFILES,
     Corpus,
