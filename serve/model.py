@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
-from govray.platform.inference.adapter_rights import AdapterRights, read_rights
+from govray.platform.service.identity.adapter_rights import AdapterRights, read_rights
 from govray.platform.store.database import open_store
 from govray.storage.storage_url import check_path
 

@@ -23,7 +23,6 @@ from govray import __version__
 from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.trust.anchor import read_lists
 from govray.governance.verify.verifier import verify
-from govray.platform.inference.adapter_rights import AdapterRights
 from govray.platform.inference.generation import Finish, generate
 from govray.platform.inference.served_model import ServedModel
 from govray.platform.service.http import problems
@@ -31,6 +30,7 @@ from govray.platform.service.http.limits import Buckets, Limits
 from govray.platform.service.http.parameters import known_parameters
 from govray.platform.service.http.problems import CatchAll, Problem
 from govray.platform.service.identity.access import AccessGate, CallerDep, require
+from govray.platform.service.identity.adapter_rights import AdapterRights
 from govray.platform.service.identity.audit_log import Refusals
 from govray.platform.service.identity.caller import Caller
 from govray.platform.store.database import open_store

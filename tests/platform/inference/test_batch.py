@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from govray.errors import Refused, UsageError
-from govray.platform.inference.adapter_rights import read_rights
 from govray.platform.inference.batch import BatchAnswers, load_for
+from govray.platform.service.identity.adapter_rights import read_rights
 from govray.platform.service.identity.caller import Caller
 from govray.platform.tasks.task_file import InferenceTask, read_task
 from jobs import infer

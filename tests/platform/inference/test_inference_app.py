@@ -15,7 +15,6 @@ from httpx import Response
 
 from govray.governance.formats.document import format_time
 from govray.governance.trust.revocation_list import Revocation, RevocationList
-from govray.platform.inference.adapter_rights import AdapterRights, AdapterUsers
 from govray.platform.inference.app import (
     HEADER,
     InferenceSettings,
@@ -23,6 +22,7 @@ from govray.platform.inference.app import (
     create_inference_app,
 )
 from govray.platform.inference.served_model import load
+from govray.platform.service.identity.adapter_rights import AdapterRights, AdapterUsers
 from govray.platform.store.database import open_store
 from tests.platform.inference.conftest import Trained
 from tests.support.people import NOW, make_tokens
