@@ -32,6 +32,26 @@ def open_regular(path: Place) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def open_below(root: Path, name: str) -> BinaryIO:
+    """The file ``name`` of a folder, whose parts are divided by slashes. None of them is a link.
+
+    Part by part, each in the open folder before it: nobody can exchange one for a link meanwhile.
+    Raises ``OSError``: as `open_regular`; or a part is a link."""
+    *folders, last = name.split("/")
+    held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for flags, part in [*((os.O_DIRECTORY, each) for each in folders), (os.O_NONBLOCK, last)]:
+            child = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=held)
+            os.close(held)
+            held = child
+        if not stat.S_ISREG(os.fstat(held).st_mode):
+            raise OSError(errno.ENXIO, "it is no regular file", name)
+    except BaseException:
+        os.close(held)
+        raise
+    return os.fdopen(held, "rb")
+
+
 def read_regular(path: Place, limit: int = MOST) -> bytes:
     """Its bytes; an object's in one request.
     Raises ``OSError``: as `open_regular`; or it says that it has more than ``limit`` bytes."""

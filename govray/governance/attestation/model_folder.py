@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,6 +21,7 @@ from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats import canonical_json, signed_note, tensor_header
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
+from govray.storage.regular_file import open_below
 
 MODEL = "model"
 """The folder's name in the run's own folder, where attesting puts it."""
@@ -347,33 +347,14 @@ class Bundle:
         return os.fstat(file.fileno()).st_size
 
     def _open(self, name: str) -> BinaryIO:
-        if isinstance(self.root, BucketPath):
-            try:
-                return (self.root / check_name(name)).open()
-            except FileNotFoundError:
-                raise Malformed("the file is missing", where=name) from None
-            except OSError as error:
-                raise Malformed(f"cannot open it: {error.strerror}", where=name) from error
-        *folders, last = check_name(name).split("/")
-        # Component by component, relative to open descriptors: no part of the name is a link.
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            for folder in folders:
-                descriptor = _descend(descriptor, folder, os.O_DIRECTORY)
-            # O_NONBLOCK: opening a named pipe must not wait for a writer.
-            descriptor = _descend(descriptor, last, os.O_NONBLOCK)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Malformed("not a regular file", where=name)
+            if isinstance(self.root, BucketPath):
+                return (self.root / check_name(name)).open()
+            return open_below(self.root, check_name(name))
         except FileNotFoundError:
-            os.close(descriptor)
             raise Malformed("the file is missing", where=name) from None
         except OSError as error:
-            os.close(descriptor)
             raise Malformed(f"cannot open it: {error.strerror}", where=name) from error
-        except Malformed:
-            os.close(descriptor)
-            raise
-        return os.fdopen(descriptor, "rb")
 
 
 def changed(name: str) -> Damaged:
@@ -383,10 +364,3 @@ def changed(name: str) -> Damaged:
         where=name,
         do="Verify the folder again when nothing writes to it",
     )
-
-
-def _descend(parent: int, name: str, flags: int) -> int:
-    """Open ``name`` in an open folder and close the folder; on failure leave it open."""
-    child = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=parent)
-    os.close(parent)
-    return child
