@@ -41,6 +41,8 @@ class Arguments(BaseModel):
         trust_root: Says whose signature of the gates counts. Without it nothing is promoted.
         oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
         cases: The file that turns rights holders' cases on (docs/cases.md). Nodes need its key.
+        rights: Who may download which adapter (docs/downloads.md); nobody by default.
+        presigned: Let files on an object store be fetched there, by signed URLs.
         attestor: The attestor's register, by ``url`` and ``token_file``. Jobs of the same cluster
             may not be able to read that file (docs/attestor.md).
         jobs_account: Whom a queue's jobs run under: a name, or UID:GID. By default it is Ray's own
@@ -57,6 +59,8 @@ class Arguments(BaseModel):
     trust_root: DiskPath | None = None
     oidc: DiskPath | None = None
     cases: DiskPath | None = None
+    rights: DiskPath | None = None
+    presigned: bool = False
     attestor: RegisterDoor | None = None
     jobs_account: str | None = None
     revocations: list[DiskPath] = []
@@ -86,6 +90,8 @@ def app(arguments: Arguments) -> Application:
         oidc=read_provider(arguments.oidc) if arguments.oidc else None,
         revocations=tuple(each.resolve() for each in arguments.revocations),
         cases=read_cases(arguments.cases.resolve()) if arguments.cases else None,
+        rights=arguments.rights.resolve() if arguments.rights else None,
+        presigned=arguments.presigned,
         attestor=arguments.attestor,
     )
     # A replica's error is raised here, for whoever starts the service.

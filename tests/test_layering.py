@@ -62,6 +62,8 @@ NARROW: dict[str, tuple[str, ...]] = {
     "platform.service": (
         *("errors", "printable", "traces", "governance", "storage", "evidence.views"),
         *("platform.store", "platform.tasks"),
+        # How a commit's files are called, and which run's folder has them.
+        *("train.checkpoint.commit_reader", "train.checkpoint.storage"),
         *("train.checkpoint.pins", "train.run_folder.figures"),
     ),
     "platform.queue": (

@@ -14,12 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
+from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.option_group import Given, Run, given_place
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.process import account_name
+from govray.cli.server_option import service
 from govray.errors import Malformed, UsageError
 
-app = typer.Typer(help="List a run's checkpoints, pin or copy one, delete the rest.")
+app = typer.Typer(help="List a run's checkpoints, pin, copy or download one, delete the rest.")
+remote = typer.Typer(help="Download a checkpoint from a service.")
 
 
 Checkpoint = Annotated[
@@ -211,6 +214,24 @@ def copy(
     for what in done.missing:
         field("not here", f"{what}: put the folder into {storage} before the run is resumed")
     line(f"Next  govray runs resume {quote(str(done.run))} --carried --trust-root TRUSTED_ROOT")
+
+
+@remote.command("download")
+def download(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")],
+    step: Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")],
+    into: Into,
+) -> None:
+    """Download a checkpoint's files to the new folder DIR.
+
+    DIR appears only once all is there and each file has its digest.
+    """
+    runs = service().runs
+    done = with_bar(lambda told: runs.download_checkpoint(run, step, into=into, told=told))
+    tell(f"step {step} of {run}", done, run=run, step=step)
+
+
+app.registered_commands += remote.registered_commands
 
 
 def _of_a_disk(checkpoint: Any) -> Path:

@@ -1,19 +1,18 @@
 """``govray model``: versions of models, the stage of each, and a copy of one.
 
-A version is a folder that verifies. `register` verifies it, indexes it, and binds the name and
-version to its attestation. `download` verifies the copy before the copy gets its name. Both read
-folders of this machine; the others ask the service.
+A version is a folder that verifies. `register` verifies a folder of this machine, indexes it, and
+binds the name and version to its attestation. The others ask the service.
 """
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from govray.cli import trust, user_files
+from govray.cli import trust
+from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.option_group import option_groups
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.process import account_name
@@ -21,16 +20,10 @@ from govray.cli.run_records import run_corpora, run_records
 from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.cli.trust import Trusted
-from govray.errors import CouldNotCheck, Refused, UsageError
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from govray.governance.trust.anchor import TrustAnchor
-    from govray.governance.verify.verifier import VerifiedModel
+from govray.errors import UsageError
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
-remote = typer.Typer(help="Versions of models: list them, move one to a stage.")
+remote = typer.Typer(help="Versions of models: list them, move one to a stage, download one.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
 
@@ -156,88 +149,45 @@ def promote(
         field("archived", f"{done.replaced}, which was in production")
 
 
-@app.command()
+@remote.command()
 @option_groups
 def download(
-    name: Name,
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME[@VERSION]", help="Without a version: the one in production."),
+    ],
+    into: Into,
     trusted: Trusted,
-    version: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="Default: the one in production.")
-    ] = None,
-    store: Store = DEFAULT_STORE,
 ) -> None:
-    """Copy a version's model folder to the new folder DIR, and verify the copy.
+    """Download a version's files to the new folder DIR, and verify them.
 
-    DIR appears only once the whole copy verifies.
+    DIR appears only once all is there, each file has its digest, and the model verifies. Without an
+    adapter that you have no right to, the rest is downloaded and not verified.
     """
-    from govray.platform.store import registry
-    from govray.platform.store.tables import Attestation
-
-    anchor = trusted.anchor()
-    with opened_session(store) as session:
-        if version is None:
-            row = registry.latest(session, name, stage="production")
-            if row is None:
-                raise UsageError(
-                    "no version is in production",
-                    where=name,
-                    do=f"Name a version; see govray model versions {name}.",
-                )
-        else:
-            row = registry.get(session, name, version)
-        number, digest = row.version, row.attestation
-        held = session.get_one(Attestation, digest).folder
-    if held is None or not Path(held).is_dir():
-        raise CouldNotCheck(
-            "its model folder is not where it was registered from",
-            where=f"{name} {number}",
-            do="Put the folder back, or index it where it lies now: govray store index.",
-        )
-    verified = copy(Path(held), folder, digest=digest, anchor=anchor, at=trusted.time())
-    report(
-        {
-            "model": name,
-            "version": number,
-            "attestation": digest,
-            "folder": str(folder),
-            "files": {each.name: each.sha256 for each in verified.subjects},
-        }
-    )
-    line(f"Downloaded {name} {number} to {folder}", style="bold")
-    field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
-    field("attests", digest)
-
-
-def copy(
-    source: Path, folder: Path, *, digest: str, anchor: TrustAnchor, at: datetime
-) -> VerifiedModel:
-    """Copy a model folder beside its place, verify the copy, and give it the name ``folder``.
-
-    Args:
-        digest: Of the attestation that the copy must have.
-
-    Raises:
-        Refused: The copy does not verify, or is of another attestation.
-    """
-    from govray.governance.attestation.model_folder import Bundle
     from govray.governance.verify.verifier import verify
 
-    user_files.make_folder(folder.parent)
-    with user_files.new_folder(folder) as staged:
-        for each in Bundle(source).names():
-            target = staged / each
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / each, target, follow_symlinks=False)
-        verified = verify(staged, trust_root=anchor, at=at)
-        if verified.digest != digest:
-            raise Refused(
-                "the folder holds a different attestation from the registered one",
-                where=str(source),
-                do="An adapter was removed, or the model was replaced. Register the folder as a "
-                "new version.",
-            )
-    return verified
+    anchor, at = trusted.anchor(), trusted.time()
+    model, _, number = name.partition("@")
+    signer: list[str] = []
+
+    def check(folder: Path, whole: bool) -> None:
+        if whole:
+            signer.append(verify(folder, trust_root=anchor, at=at).signer)
+
+    models = service().models
+    version, done = with_bar(
+        lambda told: models.download(model, number or None, into=into, told=told, check=check)
+    )
+    tell(
+        f"{model} {version.version}",
+        done,
+        model=model,
+        version=version.version,
+        attestation=version.attestation,
+        signer=signer[0] if signer else None,
+    )
+    field("verified", f"signer {signer[0]}" if signer else "no: files that it attests are left out")
+    field("attests", version.attestation)
 
 
 _TOLD = (

@@ -1,4 +1,4 @@
-"""Verbs that act through a service: ``govray --server URL train|tune|queue|model``."""
+"""Verbs that act through a service: ``govray --server URL train|tune|queue|runs|model …``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import (
+    checkpoint,
     login,
     model,
     project,
@@ -20,6 +21,7 @@ from govray.cli import (
     user_files,
     webhook,
 )
+from govray.cli.fetched import mib
 from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, StageBar, field, line, note, report
 from govray.cli.server_option import service
@@ -104,6 +106,7 @@ def tune(config: Config, submission: SubmitOptions) -> None:
 app.add_typer(queue.remote, name="queue")
 app.add_typer(runs.remote, name="runs")
 app.add_typer(model.remote, name="model")
+app.add_typer(checkpoint.remote, name="checkpoint")
 for _name, _family in FAMILIES.items():
     app.add_typer(_family, name=_name)
 app.add_typer(token.remote, name="token")
@@ -159,20 +162,16 @@ def _send(client: Client, folder: bytes) -> None:
     """Send a working directory, unless the service has it."""
     sent = False
 
-    with StageBar("sending the working directory", _mib(len(folder))) as bar:
+    with StageBar("sending the working directory", mib(len(folder))) as bar:
 
         def told(done: int, whole: int) -> None:
             nonlocal sent
             sent = True
-            bar.update(_mib(done), _mib(whole), "MiB")
+            bar.update(mib(done), mib(whole), "MiB")
 
         digest = client.send_archive(folder, told=told)
     size = f"{len(folder) / (1 << 20):.1f} MiB"
     note(f"sent {size} as {digest}" if sent else f"the service has it already: {digest}")
-
-
-def _mib(size: int) -> int:
-    return -(-size // (1 << 20))
 
 
 def _tell_cost(cost: ExperimentCheck) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
+from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.option_group import Run, Storage
 from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
 from govray.cli.process import account_name
@@ -25,13 +26,18 @@ if TYPE_CHECKING:
     from govray.train.inputs.experiment_config import Experiment
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
-remote = typer.Typer(help="List runs; pin checkpoints of a run, and list those that are.")
+remote = typer.Typer(help="List runs, show logs, download evidence, pin checkpoints.")
 
 Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a line of text.")]
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
 Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
+
+Lines = Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")]
+EveryLog = Annotated[
+    bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
+]
 
 _DEFAULT = Path("runs")
 _POLL_S = 0.2
@@ -119,10 +125,8 @@ def show(run: Run) -> None:
 @app.command("logs")
 def logs(
     run: Run,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")] = 20,
-    every: Annotated[
-        bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
-    ] = False,
+    lines: Lines = 20,
+    every: EveryLog = False,
 ) -> None:
     """Show the end of each worker's output: as the run's folder keeps it, or from this machine."""
     from govray.platform.store import run_logs
@@ -329,6 +333,43 @@ def list_indexed(
         step = f"{each.step}/{each.max_steps}"
         grid.row(each.id, each.experiment, each.state, step, loss, each.started)
     print_table(grid)
+
+
+@remote.command("logs")
+def show_logs(
+    run: RunId,
+    lines: Lines = 20,
+    every: EveryLog = False,
+) -> None:
+    """Show the end of each worker's output, as the service has it."""
+    runs = service().runs
+    names = [each["name"] for each in runs.logs(run)["items"]]
+    if not every:
+        # ``rank-R-A.log``, of attempt A.
+        attempts = {name: int(name.split("-")[2][:-4]) for name in names if name[0] == "r"}
+        names = [name for name, each in attempts.items() if each == max(attempts.values())]
+    shown = []
+    for name in names:
+        part = runs.log(run, name, lines=lines)
+        shown.append({"name": name, "tail": [each["text"] for each in part["lines"]]})
+    report(shown)
+    if not shown:
+        line("The service has no log of the run's workers. --all shows those of drivers too.")
+    for each in shown:
+        line(each["name"])
+        for text in each["tail"]:
+            line(f"  {text}")
+
+
+@remote.command("download")
+def download(run: RunId, into: Into) -> None:
+    """Download what was signed of a run to the new folder DIR: attestation, policy, ledger.
+
+    DIR appears only once all is there and each file has its digest.
+    """
+    runs = service().runs
+    done = with_bar(lambda told: runs.download_evidence(run, into=into, told=told))
+    tell(f"the evidence of {run}", done, run=run)
 
 
 @remote.command("pin")

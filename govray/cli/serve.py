@@ -107,6 +107,18 @@ def serve(
         Path | None,
         typer.Option("--cases", metavar="FILE", help="Answer rights holders' cases, as YAML says."),
     ] = None,
+    rights: Annotated[
+        Path | None,
+        typer.Option(
+            "--rights", metavar="FILE", help="Who may download which adapter. Default: nobody."
+        ),
+    ] = None,
+    presigned: Annotated[
+        bool,
+        typer.Option(
+            "--presigned", help="Let files on an object store be fetched there, by signed URLs."
+        ),
+    ] = False,
     attestor: Annotated[
         str | None,
         typer.Option(
@@ -187,6 +199,8 @@ def serve(
         revocations=tuple(revocations or ()),
         pinned=True,
         storage=storage,
+        rights=rights,
+        presigned=presigned,
         cases=desk,
         attestor=_register_door(attestor, attestor_token),
     )

@@ -12,7 +12,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import islice
@@ -234,6 +234,14 @@ class BucketPath:
         with reaching(str(self)):
             found = obstore.get(self._store, self.key, options=options)
             return memoryview(found.bytes()), _stat(found.meta)
+
+    def signed_url(self, lasts: timedelta) -> str:
+        """A URL by which anybody may read the object for so long. Raises ``OSError``: the store
+        or its credentials sign none."""
+        import obstore
+
+        with reaching(str(self)):
+            return str(obstore.sign(self._store, "GET", self.key, lasts))
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """A reader that asks for ranges as it goes; it can seek.

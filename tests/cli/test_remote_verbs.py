@@ -123,7 +123,7 @@ def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) 
 
 
 @pytest.mark.parametrize(
-    "words", [["verify", "model"], ["runs", "logs", "x"], ["serve"], ["model", "download", "x"]]
+    "words", [["verify", "model"], ["runs", "show", "x"], ["serve"], ["checkpoint", "ls", "x"]]
 )
 def test_a_verb_that_acts_here_alone_refuses_a_service(
     run: Run, address: str, words: list[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -51,6 +52,9 @@ SILENT_S = 60.0
 """Without a byte, until a request fails."""
 PAGE = 500
 """Rows that an iterator asks for at once."""
+
+PARTIAL, _ELSEWHERE = 206, 307
+"""Statuses: a range of a file; and that it lies at another address."""
 
 _KINDS: Mapping[int, type[GovrayError]] = {
     401: Refused,
@@ -156,28 +160,85 @@ class Connection:
         data: bytes | CountedBody | None,
         headers: Mapping[str, str],
     ) -> bytes:
+        request = self._request(method, path, data, headers)
+        try:
+            with self._opened(request) as response:
+                raw: bytes = response.read(LARGEST_ANSWER + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
+        if len(raw) > LARGEST_ANSWER:
+            raise Malformed(f"the answer is larger than {LARGEST_ANSWER} bytes", where=self.server)
+        return raw
+
+    def open_file(self, path: str, *, start: int, tag: str) -> OpenedFile:
+        """Ask for a file from the byte ``start`` on, as far as its tag is ``tag``.
+
+        Where the service names an object store's URL, that is asked, without the token.
+
+        Raises:
+            Changed: The file has another tag by now.
+            InfrastructureFailed: Neither answers, or not as asked. Else as `ask`.
+        """
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        request = self._request("GET", path, None, {**headers, "If-Range": f'"{tag}"'})
+        try:
+            response = self._opener.open(request, timeout=SILENT_S)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != _ELSEWHERE:
+                    raise self._problem(error.code, error.read(1 << 20)) from None
+                place = checked_url(error.headers.get("Location", ""), query=True)
+            return self._open_object(place, headers, start)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
+        if response.headers.get("ETag") != f'"{tag}"':
+            response.close()
+            raise Changed
+        return OpenedFile(self, response, start)
+
+    def _open_object(self, url: str, headers: Mapping[str, str], start: int) -> OpenedFile:
+        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 (`checked_url`)
+        try:
+            found = opener(urlsplit(url).hostname or "").open(request, timeout=SILENT_S)
+        except urllib.error.HTTPError as error:
+            with error:  # without its address, which is a secret
+                raise InfrastructureFailed(
+                    f"the object store of the service answered {error.code}", where=self.server
+                ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error, "the object store of the service") from None
+        return OpenedFile(self, found, start)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        data: bytes | CountedBody | None,
+        headers: Mapping[str, str],
+    ) -> urllib.request.Request:
         request = urllib.request.Request(  # noqa: S310 (`checked_url` has seen the scheme)
             self.server + path, data=data, method=method, headers=dict(headers)
         )
         request.add_header("Accept", "application/json, */*;q=0.5")
         if self._token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        return request
+
+    def _opened(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         try:
-            with self._opener.open(request, timeout=SILENT_S) as response:
-                raw: bytes = response.read(LARGEST_ANSWER + 1)
+            found: http.client.HTTPResponse = self._opener.open(request, timeout=SILENT_S)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._problem(error.code, error.read(1 << 20)) from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise InfrastructureFailed(
-                f"the service does not answer ({reason})",
-                where=self.server,
-                do="Check the address, and whether the service runs",
-            ) from None
-        if len(raw) > LARGEST_ANSWER:
-            raise Malformed(f"the answer is larger than {LARGEST_ANSWER} bytes", where=self.server)
-        return raw
+        return found
+
+    def _silent(self, error: Exception, who: str = "the service") -> InfrastructureFailed:
+        reason = getattr(error, "reason", error)
+        return InfrastructureFailed(
+            f"{who} does not answer ({reason})",
+            where=self.server,
+            do="Check the address, and whether the service runs",
+        )
 
     def _problem(self, status: int, raw: bytes) -> GovrayError:
         try:
@@ -241,6 +302,38 @@ def segment(value: object, *, slashes: bool = False) -> str:
     if not text or any(part in (".", "..") for part in text.split("/")):
         raise UsageError(f"{str(value)[:80]!r} names nothing")
     return text
+
+
+class Changed(Exception):
+    """A file on the service is another one by now."""
+
+
+class OpenedFile:
+    """The bytes of a file as they come, from the byte ``start`` on."""
+
+    def __init__(
+        self, connection: Connection, response: http.client.HTTPResponse, asked: int
+    ) -> None:
+        self._connection, self._response = connection, response
+        begins = re.match(r"bytes (\d+)-", response.headers.get("Content-Range") or "")
+        self.start = int(begins[1]) if response.status == PARTIAL and begins else 0
+        if self.start not in (0, asked):
+            response.close()
+            raise Malformed("the answer is of other bytes than asked for", where=connection.server)
+
+    def read(self, count: int) -> bytes:
+        """Some of the next bytes; none at the end, or where the connection broke.
+        Raises `InfrastructureFailed`: the connection broke."""
+        try:
+            return self._response.read(count)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._connection._silent(error) from None
+
+    def __enter__(self) -> OpenedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._response.close()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

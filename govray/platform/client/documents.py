@@ -140,6 +140,21 @@ class CheckpointPins(Answered):
     items: list[CheckpointPin]
 
 
+class StoredFile(Answered):
+    """A file of a model or a checkpoint."""
+
+    name: str
+    bytes: str
+    digest: str
+
+
+class StoredFiles(Answered):
+    """Those that you may have. ``whole``: whether they are all."""
+
+    items: list[StoredFile]
+    whole: bool
+
+
 class Model(Answered):
     """A registered model. The public sees its name alone."""
 

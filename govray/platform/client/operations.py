@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic.alias_generators import to_camel
 
-from govray.platform.client.connection import Connection, segment
+from govray.errors import Refused, UsageError
+from govray.platform.client.connection import Connection, Told, segment
 from govray.platform.client.documents import (
     Archive,
     AttestationItem,
@@ -25,10 +27,12 @@ from govray.platform.client.documents import (
     Model,
     Promoted,
     QueueEntry,
+    StoredFiles,
     SubmissionItem,
     Trial,
     Version,
 )
+from govray.platform.client.downloads import Downloaded, download
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -167,6 +171,33 @@ class Runs(Namespace):
     unpin = Call("POST", "/v1/trials/{trial}/checkpoints/{step}:unpin", CheckpointPin)
     logs = Call("GET", "/v1/trials/{trial}/logs", Json)
     log = Call("GET", "/v1/trials/{trial}/logs/{name}", Json)
+    checkpoint_files = Call("GET", "/v1/trials/{trial}/checkpoints/{step}/files", StoredFiles)
+    checkpoint_file = Call("GET", "/v1/trials/{trial}/checkpoints/{step}/files/{path}", bytes)
+
+    def download_checkpoint(
+        self, run: str, step: int, *, into: Path, told: Told = lambda done, whole: None
+    ) -> Downloaded:
+        """Fetch a checkpoint to the new folder ``into``, as `downloads.download`."""
+        listing = f"/v1/trials/{segment(run)}/checkpoints/{step}/files"
+        return download(self._connection, listing, into, told=told)
+
+    def download_evidence(
+        self, run: str, *, into: Path, told: Told = lambda done, whole: None
+    ) -> Downloaded:
+        """Fetch what was signed of a run, as `downloads.download`: its model's ``governance/``.
+        Raises `UsageError`: the run has no attestation that the caller may read."""
+        path, refused = "/v1/attestations", None
+        for each in self._connection.pages(path, AttestationItem, query={"run": run}):
+            listing = f"{path}/{each.digest}/files"
+            try:
+                return download(self._connection, listing, into, only="governance/", told=told)
+            except Refused as error:  # of the folder another attestation is in force
+                refused = error
+        raise refused or UsageError(
+            f"no attestation of the run {run!r} is there that you may read",
+            where=self._connection.server,
+            do="A run is attested when it has finished; see govray runs ls",
+        )
 
 
 class Archives(Namespace):
@@ -190,12 +221,36 @@ class Models(Namespace):
     layer = Call("GET", "/v1/models/{model}/versions/{version}/layers/{group}", Json)
     memorization = Call("GET", "/v1/models/{model}/versions/{version}/memorization", Json)
 
+    def download(
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        into: Path,
+        told: Told = lambda done, whole: None,
+        check: Callable[[Path, bool], None] = lambda folder, whole: None,
+    ) -> tuple[Version, Downloaded]:
+        """Fetch a version's files to the new folder ``into``, as `downloads.download`. Without a
+        version it is the one in production. Raises `UsageError`: none is."""
+        number = version or self.get(model).production
+        if number is None:
+            raise UsageError(
+                "no version is in production",
+                where=model,
+                do=f"Name a version; see govray model versions {model}",
+            )
+        found = self.version(model, number)
+        listing = f"/v1/attestations/{found.attestation}/files"
+        return found, download(self._connection, listing, into, told=told, check=check)
+
 
 class Attestations(Namespace):
     """What was signed of models; `get` answers the signed bytes."""
 
     list = Pages("/v1/attestations", AttestationItem)
     get = Call("GET", "/v1/attestations/{digest}", bytes)
+    files = Call("GET", "/v1/attestations/{digest}/files", StoredFiles)
+    file = Call("GET", "/v1/attestations/{digest}/files/{path}", bytes)
     by_subject = Call("GET", "/v1/attestations:by-subject", Json)
     verify = Call("POST", "/v1/attestations:verify", Json, kind=SIGNED)
     lineage = Call("GET", "/v1/attestations/{digest}/lineage", Json)

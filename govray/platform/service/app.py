@@ -47,6 +47,7 @@ from govray.platform.service.http.problems import (
 from govray.platform.service.http.prometheus import Measured, Measures, Registered, TracedRequests
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.access import AccessGate
+from govray.platform.service.identity.adapter_rights import AdapterRights, read_rights
 from govray.platform.service.identity.audit_log import Refusals
 from govray.platform.service.identity.code_flow import code_flow
 from govray.platform.service.identity.oidc import Oidc
@@ -61,6 +62,7 @@ from govray.platform.service.routes import (
     corpora,
     downloads,
     experiments,
+    files,
     health,
     ledgers,
     lineage,
@@ -91,8 +93,8 @@ Errors are problem details (RFC 9457)."""
 # In the order of the description. A new one is named here.
 _BELOW_V1 = (
     *(health, sign_in, audit_log, experiments, pins, submissions, archives, downloads),
-    *(live_metrics, logs, models, lineage, corpora, records, ledgers, attestations, policies),
-    *(memorization, cases, projects, role_bindings, tokens, webhooks, tasks),
+    *(files, live_metrics, logs, models, lineage, corpora, records, ledgers, attestations),
+    *(policies, memorization, cases, projects, role_bindings, tokens, webhooks, tasks),
 )
 
 
@@ -147,7 +149,9 @@ def create_app(
     app.state.clock = clock
     app.state.check = check
     app.state.register = settings.attestor.client() if settings.attestor else None
-    app.state.streams = live_metrics.Streams(settings.max_streams)
+    app.state.streams = live_metrics.Streams(settings.max_streams, "live streams")
+    app.state.downloads = live_metrics.Streams(settings.max_streams, "downloads")
+    app.state.rights = read_rights(settings.rights) if settings.rights else AdapterRights()
     app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
     app.state.checks = CapacityLimiter(settings.max_checks)
     app.state.uploads = 0

@@ -163,6 +163,16 @@ CASES = [
         for verb in ("stop", "kill", "archive", "unarchive", "resume")
     ),
     get("/v1/trials/{trial}/logs", STAFF, "/v1/trials/done/logs"),
+    # There is no such checkpoint on storage.
+    *(
+        get(
+            f"/v1/trials/{{trial}}/checkpoints/{{step}}/files{template}",
+            STAFF,
+            f"/v1/trials/done/checkpoints/1/files{part}",
+            ok=(404,),
+        )
+        for template, part in (("", ""), ("/{path}", "/state.json"))
+    ),
     # The run keeps none.
     get(
         "/v1/trials/{trial}/logs/{name}",
@@ -221,6 +231,16 @@ CASES = [
     # The signed bytes name every corpus: staff, or public.
     hidden("/v1/attestations/{digest}", STAFF, "/v1/attestations/{first}"),
     hidden("/v1/attestations/{digest}", ALL, "/v1/attestations/{narrow}"),
+    # The files of models are for staff, whoever may read the attestation.
+    *(
+        hidden(
+            f"/v1/attestations/{{digest}}/files{template}",
+            STAFF,
+            f"/v1/attestations/{{{model}}}/files{part}",
+        )
+        for template, part in (("", ""), ("/{path}", "/model.safetensors"))
+        for model in ("first", "narrow")
+    ),
     get("/v1/attestations", ALL),
     get("/v1/attestations:by-subject", ALL, params={"sha256": "{weights}"}),
     Case("POST", "/v1/attestations:verify", ALL, "/v1/attestations:verify", sends=True),

@@ -65,7 +65,7 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "webhook": ("w-000000000000",),
         "event": ("0" * 64,),
         "index": ("0", "8", "9"),
-        "path": ("0/000.p/9", "entries/000.p/9"),
+        "path": ("0/000.p/9", "entries/000.p/9", "model.safetensors"),
     }
 
 

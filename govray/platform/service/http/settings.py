@@ -84,13 +84,16 @@ class Settings:
         pinned: Whether the lists that the person who serves has pinned count beside those.
         storage: Where runs lie, and with them the archives of working directories. Without it,
             none is taken.
+        rights: The file that says who may have which adapter's weights; without it nobody, but
+            where there is no ``auth``.
+        presigned: Files on an object store are fetched there, by a URL that the service signs.
         max_body: Bytes of a request's body.
         max_stranger_body: The same without a token that is accepted.
         max_checks: Uploaded attestations that are checked at the same time.
         time_limit: Seconds until a response must have begun.
         rate: Requests a second of one token, or of one address without a token.
         burst: Requests that may come at once before ``rate`` counts.
-        max_streams: Live streams at the same time.
+        max_streams: Live streams at the same time, and as many downloads.
         tasks: Where notebooks, shells and TensorBoard are shown; without it, nowhere.
         cases: How rights holders' cases are answered; without it, nobody can ask one.
         attestor: The attestor's register, which is told of each submission that becomes a run.
@@ -105,6 +108,8 @@ class Settings:
     revocations: tuple[Path, ...] = ()
     pinned: bool = False
     storage: Place | None = None
+    rights: Path | None = None
+    presigned: bool = False
     max_body: int = 16 * MIB
     max_stranger_body: int = MIB
     max_checks: int = 2

@@ -16,7 +16,8 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
@@ -26,7 +27,7 @@ from sqlmodel import Session, col, select
 from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
@@ -50,45 +51,46 @@ Position = tuple[int, int, int]
 
 
 class Streams:
-    """Counts the streams of one application; ``stopping`` ends them all at their next poll."""
+    """Counts answers of one application that last; ``stopping`` ends live ones at their next poll.
+    ``what``: such as ``live streams``."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, what: str) -> None:
         self.most = most
+        self.what = what
         self.open = 0
         self.of = Counter[str]()
         """Those of each caller."""
         self.stopping = False
 
+    @contextmanager
+    def place(self, caller: Caller) -> Iterator[None]:
+        """Hold one of the places. Raises 429: the caller has `MOST_OF_ONE`; 503: all are taken."""
+        if self.of[caller.name] >= MOST_OF_ONE:
+            raise self._none_left(429, f"{MOST_OF_ONE} {self.what} of {caller.name} are open")
+        if self.open >= self.most:
+            raise self._none_left(503, f"{self.most} {self.what} are open")
+        self.open += 1
+        self.of[caller.name] += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            self.of -= Counter({caller.name: 1})
+
+    def _none_left(self, status: int, detail: str) -> Problem:
+        title, do = f"Too many {self.what.rpartition(' ')[2]}", "Close one, or try again later"
+        return Problem(status, title, detail, do, headers={"Retry-After": "10"})
+
 
 async def slot(request: Request, caller: CallerDep) -> AsyncIterator[None]:
-    """Hold a place among the live streams, for as long as a request lasts. Raises 429: the caller
-    has `MOST_OF_ONE`; 503: all places are taken."""
+    """Hold a place among the live streams, for as long as a request lasts. Raises as `Streams`."""
     streams: Streams = request.app.state.streams
-    if streams.of[caller.name] >= MOST_OF_ONE:
-        raise Problem(
-            429,
-            "Too many streams",
-            f"{MOST_OF_ONE} live streams of {caller.name} are open",
-            "Close one, or poll the metrics",
-            headers={"Retry-After": "10"},
-        )
-    if streams.open >= streams.most:
-        raise Problem(
-            503,
-            "Too many streams",
-            f"{streams.most} live streams are open",
-            "Try again later, or poll the metrics",
-            headers={"Retry-After": "10"},
-        )
-    streams.open += 1
-    streams.of[caller.name] += 1
-    request.app.state.measures.streams(streams.open)
-    try:
-        yield
-    finally:
-        streams.open -= 1
-        streams.of -= Counter({caller.name: 1})
+    with streams.place(caller):
         request.app.state.measures.streams(streams.open)
+        try:
+            yield
+        finally:
+            request.app.state.measures.streams(streams.open - 1)
 
 
 @router.get(
