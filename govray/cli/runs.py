@@ -372,6 +372,9 @@ def download(run: RunId, into: Into) -> None:
     tell(f"the evidence of {run}", done, run=run)
 
 
+app.registered_commands.append(remote.registered_commands[-1])  # which asks for a service
+
+
 @remote.command("pin")
 def pin(run: RunId, step: Step, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""

@@ -201,7 +201,7 @@ def killed_half_way(command: Command, proxy: tuple[BreakingProxy, str], tmp_path
     breaking.limit, breaking.holds = 1_400_000, True
     breaking.silent.clear()
     process = command.begin(address, *CHECKPOINT)
-    assert breaking.silent.wait(60)
+    assert breaking.silent.wait(240)
     process.kill()
     process.communicate()
     assert left(tmp_path) <= {".copy.download"}  # nothing that a loader finds
@@ -334,7 +334,12 @@ def test_no_verb_that_downloads_falls_back_to_this_disk(
     run: Run, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     monkeypatch.delenv("GOVRAY_SERVER", raising=False)
-    for words in (CHECKPOINT, ("model", "download", "gpt", "--into", "x", "--trust-root", root)):
+    evidence = ("runs", "download", "run-a", "--into", "x")
+    for words in (
+        CHECKPOINT,
+        evidence,
+        ("model", "download", "gpt", "--into", "x", "--trust-root", root),
+    ):
         assert "no service is named" in run(*words, code=2).err
 
 

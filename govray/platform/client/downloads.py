@@ -18,7 +18,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -235,6 +235,8 @@ def _staged(into: Path) -> Iterator[Path]:
     try:
         yield staged
     finally:
+        with suppress(OSError):
+            staged.rmdir()  # nothing has come
         os.close(held)
 
 

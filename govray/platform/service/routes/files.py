@@ -118,7 +118,7 @@ def of_model(visit: VisitDep, digest: DigestPath) -> Files:
 @router.get("/attestations/{digest}/files/{path:path}", dependencies=_ONE, **_FILE)
 def model_file(visit: VisitDep, digest: DigestPath, path: FilePath) -> Response:
     """One file of an attested model, or a range of it."""
-    return _answer(visit, _model(visit, digest), path, digest)
+    return _answer(visit, _model(visit, digest, path), path, digest)
 
 
 @router.get("/trials/{trial}/checkpoints/{step}/files", dependencies=[RUN_READERS])
@@ -137,11 +137,11 @@ def checkpoint_file(visit: VisitDep, known: KnownTrial, step: Step, path: FilePa
     return _answer(visit, _checkpoint(visit, known, step), path, f"{known.id} step {step}")
 
 
-def _model(visit: Visit, digest: str) -> GivenFiles:
+def _model(visit: Visit, digest: str, only: str | None = None) -> GivenFiles:
     row = find_attestation(visit.session, visit.caller, digest)
     if not is_within(visit.session, visit.caller, row.digest):
         raise absent(visit.caller, "attestation", digest, SEE_MODELS)
-    return model_files(row, _allowed(visit))
+    return model_files(row, _allowed(visit), only=only)
 
 
 def _checkpoint(visit: Visit, trial: tables.Trial, step: int) -> GivenFiles:

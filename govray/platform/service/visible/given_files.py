@@ -87,8 +87,13 @@ class GivenFiles:
         return found
 
 
-def model_files(row: tables.Attestation, allowed: Allowed) -> GivenFiles:
+def model_files(
+    row: tables.Attestation, allowed: Allowed, *, only: str | None = None
+) -> GivenFiles:
     """What the attestation ``row`` is about, where it was indexed.
+
+    Args:
+        only: The one name that is wanted. The manifest, which may be large, is read for that alone.
 
     Raises:
         Problem: 409, the folder is out of reach, or holds another attestation.
@@ -105,7 +110,7 @@ def model_files(row: tables.Attestation, allowed: Allowed) -> GivenFiles:
     digests |= sealed.document.files
     # More signatures may have come to these two: their statements are what is pinned.
     signed = {model_folder.ATTESTATION: row.digest}
-    if sealed.document.manifest_pinned_by_payload:
+    if sealed.document.manifest_pinned_by_payload and only in (None, model_folder.MANIFEST):
         signed[model_folder.MANIFEST] = sealed.document.manifest
     for name, statement in signed.items():
         with _reaching():
