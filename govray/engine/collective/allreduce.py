@@ -179,27 +179,25 @@ def divide(
         sums: By parameter name, of the parameter's shape and device, any floating dtype. They
             are used up: full-precision ones become the gradients.
     """
-    divisors: dict[tuple[int, torch.device], Tensor] = {}
+    alike: dict[tuple[int, type, torch.dtype, torch.device], list[tuple[nn.Parameter, Tensor]]] = {}
     for domain in domains:
         for name, parameter in domain.parameters.items():
             parameter.grad = None
-            if not counts[name]:
-                continue
-            total = sums[name]
-            # A tensor on the device, because CUDA multiplies by the reciprocal of a number. Filled
-            # there: copying one from the host would wait.
-            key = counts[name], total.device
-            if key not in divisors:
-                divisors[key] = torch.full((), counts[name], device=total.device)
-            quotient = _quotient(total, divisors[key])
+            if count := counts[name]:
+                total = sums[name]
+                # Half precision can't hold the count.
+                wide = total.float() if total.element_size() < 4 else total
+                # One call divides many, but shards and whole tensors not together.
+                kind = count, type(wide), wide.dtype, wide.device
+                alike.setdefault(kind, []).append((parameter, wide))
+    for (count, _, dtype, device), pairs in alike.items():
+        # A tensor on the device, because CUDA multiplies by the reciprocal of a number. Filled
+        # there: copying one from the host would wait.
+        divisor = torch.full((), count, dtype=dtype, device=device)
+        torch._foreach_div_([wide for _, wide in pairs], divisor)
+        for parameter, quotient in pairs:
             # Laid out as the parameter: what plain training has.
             same_layout = quotient.dtype == parameter.dtype and parameter.is_contiguous()
             parameter.grad = (
                 quotient if same_layout else torch.empty_like(parameter).copy_(quotient)
             )
-
-
-def _quotient(total: Tensor, divisor: Tensor) -> Tensor:
-    # Half precision can't hold the count.
-    wide = total.float() if total.element_size() < 4 else total
-    return wide.div_(divisor)
