@@ -82,9 +82,10 @@ class Governed(Method):
         return True
 
     def step(self, batch: Batch) -> None:
-        """One governed step and its ledger leaf."""
-        result = self._step(self._step_batch(batch), self.workload.losses)
-        if self.workload.rank == 0:
+        """One governed step, and the ledger leaf of each that it confirms."""
+        for result in self._step.queue(self._step_batch(batch), self.workload.losses):
+            if self.workload.rank:
+                continue
             began = time.perf_counter()
             written = leaf(result, self.workload.counts(result.step), self.workload.routes)
             self._ahead.append(written, self._norms(written, result))

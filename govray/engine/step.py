@@ -19,6 +19,14 @@ rank returns from a step, so none records, reports or commits it, unless every r
 to s_r'. Weights that moved on some ranks only are given up. The step function then refuses every
 further call, and the run goes on from its last commit.
 
+A *late* step has no read before the optimizer. It is queued whole, and *confirmed* later: when the
+kernels of the next step up to its norms are queued, or by `GovernedStep.confirm`. Only then is
+known what the device found, and only then is there a result. A tensor on the device keeps the
+optimizer from moving anything if some domain's norm is not finite. So a step that fails there
+leaves all weights and moments as they were. The error comes one step late, before the optimizer of
+the next step, which is dropped. What was queued can't be done again: the step function is over.
+Steps are late on a GPU, with an optimizer that `can_stay`, unless ranks share the model.
+
 Invariants:
 
 * With a policy that allows everything, the weights are bit for bit those of
@@ -39,7 +47,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -70,19 +80,32 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.compiled_blocks import compile_blocks, recompute_blocks
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.model.optimizer_view import optimizer_view
-from govray.engine.startup.optimizer_kinds import refuse_undriven
+from govray.engine.startup.optimizer_kinds import can_stay, refuse_undriven
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.startup.whole_mesh import refuse_other_meshes
-from govray.engine.steps.first_exchange import Terms
+from govray.engine.steps.first_exchange import Agreed, Terms
 from govray.engine.steps.rank_failure import FirstFailure
 from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
+from govray.errors import UsageError
 from govray.governance.policy.route import Route
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
     {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}
 )
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """A step whose kernels are queued. ``read`` waits for the device."""
+
+    step: int
+    passes: Sequence[Pass]
+    agreed: Agreed
+    needs: Needs
+    read: Callable[[], StepReading]
+    largest: Mapping[str, Tensor]
 
 
 class GovernedStep(GatedStep):
@@ -96,6 +119,8 @@ class GovernedStep(GatedStep):
         optimizer: Over exactly the parameters that may learn, adapters' included.
         try_optimizer: Before the first step, on all ranks together.
         try_rows: Before rows of a stream train; None where a rank may not try by itself.
+        late: Whether a step is confirmed when the next one is queued; for an optimizer that
+            `can_stay`.
     """
 
     def __init__(
@@ -109,6 +134,7 @@ class GovernedStep(GatedStep):
         clip: GradientClip,
         try_optimizer: OptimizerTrial,
         try_rows: StartupTrial | None,
+        late: bool,
     ) -> None:
         super().__init__(agreement.leave_out)
         self.routed = routed
@@ -119,9 +145,11 @@ class GovernedStep(GatedStep):
         self._clip = clip
         self._try_optimizer = try_optimizer
         self._try_rows = try_rows
+        self._late = late
+        self._queued: _Queued | None = None
 
     def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
-        """Do one step, on all ranks together. Collective.
+        """Do one step, on all ranks together, and wait for it. Collective.
 
         Args:
             batch: This rank's part.
@@ -132,7 +160,32 @@ class GovernedStep(GatedStep):
                 its gradient is not finite, or `require_sound` raises.
             Refused: Ranks differ in policy, plan or step.
             NoLongerValid: Something expired or was revoked. The step can be done again without it.
-            UsageError: The batch or the losses have a wrong shape.
+            UsageError: The batch or the losses have a wrong shape, or a step waits for `confirm`.
+        """
+        if self._queued is not None:
+            raise UsageError(
+                "an earlier step is not confirmed, and its result would be lost",
+                where=f"step {self._queued.step}",
+                do="Call confirm() first, and record what it returns",
+            )
+        (result,) = self.queue(batch, loss_fn, now=True)
+        return result
+
+    def queue(
+        self, batch: StepBatch, loss_fn: LossFn, *, now: bool = False
+    ) -> Sequence[StepResult]:
+        """Do one step as `__call__` does, and wait for it only if it is not late. Collective.
+
+        Args:
+            now: Wait for it in any case. A step that some rank asks to be the last is waited for.
+
+        Returns:
+            The steps that are confirmed by now and were not before, in order: the late one before,
+            and this one if it was waited for.
+
+        Raises:
+            GovrayError: As `__call__`; of the step before, what `confirm` raises. This step is
+                dropped then.
         """
         self.require_sound()
         here = FirstFailure()
@@ -148,17 +201,56 @@ class GovernedStep(GatedStep):
                         )
                 agreed = exchange.agreed
                 norms: Mapping[str, Tensor] = {}
-                read = StepReading.nothing(self.routed.streams)
+                wait: Callable[[], StepReading] = partial(StepReading.nothing, self.routed.streams)
+                read = wait()
                 with self._owed(exchange):
                     if here.failure is None and exchange.stopped is None:
                         with here.noted():
                             norms = self._divide(exchange)  # (1 / N_l) Σ_ranks
-                            read = self._read(batch.step, parts, norms)
+                            wait = self._reading(batch.step, parts, norms)
+                            if not self._late:
+                                read = wait()
                     losses = exchange.conclude(read.losses, here.failure)
-                self._clip.require_finite(batch.step, read.norms)
+                largest = self._aggregator.largest()
+                queued = _Queued(batch.step, passes, agreed, exchange.needs, wait, largest)
+                before = self.confirm()
+                if not self._late:
+                    self._clip.require_finite(batch.step, read.norms, largest)
                 self._move(exchange, norms)
+        if not self._late:
+            return [self._result(queued, read, losses)]
+        self._queued = queued
+        now = now or queued.needs.stop or queued.needs.pause
+        return [each for each in (before, self.confirm() if now else None) if each is not None]
+
+    def confirm(self) -> StepResult | None:
+        """Wait for the step that was queued last. Collective.
+
+        Returns:
+            Its result; None if no step waits.
+
+        Raises:
+            RankFailed: A gradient was not finite. Weights are as before that step.
+            Refused: A micro-batch holds more or fewer loss targets than it says.
+        """
+        self.require_sound()
+        queued, self._queued = self._queued, None
+        if queued is None:
+            return None
+        self._over = f"step {queued.step} was queued, and could not be confirmed"
+        read, here = StepReading.nothing(self.routed.streams), FirstFailure()
+        with here.noted():
+            read = queued.read()
+        losses = self.agreement.conclude(queued.step, read.losses, here.failure, moved=True)
+        self._clip.require_finite(queued.step, read.norms, queued.largest, moved=True)
+        self._over = None
+        return self._result(queued, read, losses)
+
+    def _result(self, queued: _Queued, read: StepReading, losses: Tensor) -> StepResult:
+        """Of a step that all ranks did. Collective, if it is sampled."""
+        agreed = queued.agreed
         return StepResult(
-            step=batch.step,
+            step=queued.step,
             loss=loss_per_target(*losses.sum(0).tolist()),
             stream_losses={
                 stream: loss_per_target(*row)
@@ -171,10 +263,10 @@ class GovernedStep(GatedStep):
             grad_norms=read.norms,
             time=agreed.time,
             norms=self.accumulation.sampler.sample(
-                batch.step, passes, read.squares, agreed.group_targets
+                queued.step, queued.passes, read.squares, agreed.group_targets
             ),
-            stop=exchange.needs.stop,
-            pause=exchange.needs.pause,
+            stop=queued.needs.stop,
+            pause=queued.needs.pause,
         )
 
     def _plan(self, batch: StepBatch, here: FirstFailure) -> list[Pass]:
@@ -231,21 +323,22 @@ class GovernedStep(GatedStep):
         divide(exchange.live, self._aggregator.sums(), exchange.counts)
         return self._clip.norms(exchange.live)
 
-    def _read(
+    def _reading(
         self, step: int, parts: Sequence[PartLoss], norms: Mapping[str, Tensor]
-    ) -> StepReading:
-        """Wait for the device, for all that the host has to know of this step."""
+    ) -> Callable[[], StepReading]:
+        """Queue all that the host has to know of this step; the result waits for the device."""
         squares = self.accumulation.sampler.squares(step)
-        return StepReading.of(self.routed.streams, parts, norms, squares)
+        return StepReading.queued(self.routed.streams, parts, norms, squares)
 
     def _move(self, exchange: Exchange, norms: Mapping[str, Tensor]) -> None:
         """Clip and let the optimizer move the weights: on all ranks, or none goes on."""
         self._over = f"step {exchange.step} failed when the weights of some ranks may have moved"
         moved = FirstFailure()
         with moved.noted():
+            stays = self._clip.stays(norms) if self._late else None
             self._clip.clip(norms)
             trained = [self.routed.parameters[n] for n, count in exchange.counts.items() if count]
-            with optimizer_view(self.optimizer, trained, self.routed.adapter_ids):
+            with optimizer_view(self.optimizer, trained, self.routed.adapter_ids, stays):
                 self.optimizer.step()
         self.agreement.confirm(exchange.step, moved.failure)
         self._over = None
@@ -262,6 +355,7 @@ def build_step(
     alternatives: Mapping[str, Collection[str]] = MappingProxyType({}),
     adapters: Adapters | None = None,
     layout: BucketLayout = bucket_layout,
+    late: bool | None = None,
 ) -> GovernedStep:
     """A governed step with all that it works with. Collective.
 
@@ -276,6 +370,7 @@ def build_step(
             later phases, and of a gate's fallback.
         adapters: The model's adapters; None if no route has one.
         layout: How a domain's parameters are put into buckets.
+        late: Whether steps are late where they can be; None: on a GPU. For tests.
 
     Raises:
         Refused: The model can't be routed exactly, a route does not fit it, a
@@ -356,6 +451,9 @@ def build_step(
         else None,
     )
     try_rows = StartupTrial(forward, model, routed.streams, settings.max_rows)
+    if late is None:
+        devices = {parameter.device for parameter in routed.parameters.values()}
+        late = len(devices) == 1 and devices.pop().type == "cuda"
     return GovernedStep(
         routed,
         optimizer,
@@ -365,4 +463,5 @@ def build_step(
         clip=GradientClip(routed, aggregator, agreement, settings.clip_norm),
         try_optimizer=OptimizerTrial(optimizer, routed),
         try_rows=try_rows if aggregator.tries else None,
+        late=late and can_stay(optimizer) and not settings.shards,
     )

@@ -32,10 +32,10 @@ Weights = dict[str, Tensor]
 Layout = list[list[str]]
 
 
-def fresh() -> tuple[GPT, torch.optim.AdamW]:
+def fresh(fused: bool = False) -> tuple[GPT, torch.optim.AdamW]:
     torch.manual_seed(7)
     model = GPT(2, 32, CONTEXT, VOCABULARY, tied=True)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, fused=fused)
 
 
 def flat_loss(model: nn.Module, rows: Mapping[str, Tensor], reduction: str) -> Tensor:
@@ -62,9 +62,9 @@ def weights_of(model: nn.Module) -> Weights:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def plain(layouts: list[Layout] | None = None) -> tuple[Weights, Weights, float]:
+def plain(fused: bool, layouts: list[Layout] | None = None) -> tuple[Weights, Weights, float]:
     """Stock DDP with accumulation, clipping and AdamW."""
-    model, optimizer = fresh()
+    model, optimizer = fresh(fused)
     before = weights_of(model)
     names = {p.data_ptr(): name for name, p in model.named_parameters()}
     parallel = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
@@ -93,9 +93,9 @@ def plain(layouts: list[Layout] | None = None) -> tuple[Weights, Weights, float]
     return before, weights_of(model), smallest
 
 
-def ours(layouts: Sequence[Layout]) -> Weights:
+def ours(late: bool, layouts: Sequence[Layout]) -> Weights:
     """The same training under an allow-all policy; ``layouts[i]`` from step i on."""
-    model, optimizer = fresh()
+    model, optimizer = fresh(late)
     route = allow_all(model)
     for start, layout in enumerate(layouts):
         run = governed(
@@ -105,25 +105,28 @@ def ours(layouts: Sequence[Layout]) -> Weights:
             clip_norm=CLIP,
             max_rows=MICRO_ROWS,
             layout=lambda parameters, layout=layout: layout,
+            late=late,
         )
         stop = STEPS if start == len(layouts) - 1 else start + 1
         for step in range(start, stop):
-            run(step_batch(step, [micro_batch(route, rows_of(step))]), unreduced)
+            run.queue(step_batch(step, [micro_batch(route, rows_of(step))]), unreduced)
+        assert (run.confirm() is not None) == late
     return weights_of(model)
 
 
-def against_ddp() -> dict[str, object]:
-    before, stock, smallest = plain()
+def against_ddp(late: bool) -> dict[str, object]:
+    """``late``: both with torch's fused AdamW, and steps that are confirmed one later."""
+    before, stock, smallest = plain(late)
     layouts: list[Layout] = []
-    plain(layouts)
+    plain(late, layouts)
     # DDP rebuilds its buckets once, after the first step, in the order of gradients.
     first, rebuilt, *later = layouts
     assert all(layout == rebuilt for layout in later)
     return {
         "before": before,
         "stock": stock,
-        "ours": ours([first, rebuilt]),
-        "ours, one bucket": ours([[list(chain.from_iterable(rebuilt))]]),
+        "ours": ours(late, [first, rebuilt]),
+        "ours, one bucket": ours(late, [[list(chain.from_iterable(rebuilt))]]),
         "buckets": len(rebuilt),
         "smallest": smallest,
     }
@@ -134,10 +137,13 @@ def different(a: Weights, b: Weights) -> set[str]:
     return {name for name in a if not torch.equal(a[name], b[name])}
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("world", [2, 4])
-def test_allow_all_is_stock_ddp_bit_for_bit(world: int, request: pytest.FixtureRequest) -> None:
+def test_allow_all_is_stock_ddp_bit_for_bit(
+    world: int, late: bool, request: pytest.FixtureRequest
+) -> None:
     pool: RankPool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
-    results = pool.run(against_ddp)
+    results = pool.run(against_ddp, late)
     for result in results:
         assert different(result["ours"], result["stock"]) == set()
         assert different(result["stock"], result["before"]) == set(result["stock"])

@@ -1,4 +1,4 @@
-"""How often a step waits for its device: once, whatever it trains."""
+"""How often a step waits for its device: once, whatever it trains, and late where it can."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
 LEFT, RIGHT = Route({}, "left", 2), Route({}, "right", 2)
 
 
-def four_streams(device: str = "cpu", **settings: Any) -> tuple[GovernedStep, list[Tensor]]:
+def four_streams(
+    device: str = "cpu", fused: bool = False, **settings: Any
+) -> tuple[GovernedStep, list[Tensor]]:
     """A step of three domains, and its parameters."""
     torch.manual_seed(3)
     model = GPT(2, 16, CONTEXT, VOCABULARY).to(device)
@@ -132,7 +134,7 @@ def four_streams(device: str = "cpu", **settings: Any) -> tuple[GovernedStep, li
     parameters = [*model.parameters(), *(p for _, p in adapters.named_parameters())]
     run = governed(
         model,
-        torch.optim.AdamW(parameters, lr=1e-2),
+        torch.optim.AdamW(parameters, lr=1e-2, fused=fused),
         [allow_all(model), UPPER, LEFT, RIGHT],
         adapters=adapters,
         clip_norm=1.0,
@@ -181,16 +183,39 @@ def test_values_that_are_read_one_by_one_are_counted(monkeypatch: pytest.MonkeyP
     norm.
     """
     monkeypatch.setattr(
-        device_reading, "_host_values", lambda scalars: [float(each) for each in scalars]
+        device_reading, "_host_values", lambda scalars: lambda: [float(each) for each in scalars]
     )
     assert len(reads_of().found) == 4 + 4 + 3
+
+
+@each_row("norms_every", [50, 1])
+def test_a_late_step_reads_nothing_before_it_is_confirmed(norms_every: int) -> None:
+    """Of the step before, what was computed is a copy on the host by then."""
+    run, parameters = four_streams(fused=True, late=True, norms_every=norms_every)
+    for step in range(2):
+        run.queue(batch(run, step), loss)
+    rows = batch(run, 2)
+    of_batch = (tensor for part in rows.micro_batches for tensor in part.tensors.values())
+    with host_reads([*parameters, *of_batch]) as reads:
+        (before,) = run.queue(rows, loss)
+        assert reads.found == []
+        last = run.confirm()
+    assert last is not None
+    assert (before.step, last.step) == (1, 2)
+    assert len(reads.found) == 1, reads.found
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "settings",
-    [{"norms_every": 50}, {"norms_every": 1}, {"cuda_graphs": True}],
-    ids=["plain", "norms sampled", "graphs"],
+    [
+        {"norms_every": 50},
+        {"norms_every": 1},
+        {"cuda_graphs": True},
+        {"fused": True},
+        {"fused": True, "cuda_graphs": True},
+    ],
+    ids=["plain", "norms sampled", "graphs", "late", "late, graphs"],
 )
 def test_torch_sees_no_other_wait(settings: dict[str, Any]) -> None:
     run, _ = four_streams("cuda", **settings)

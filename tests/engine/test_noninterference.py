@@ -23,6 +23,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.step import GovernedStep
+from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.record.row_order import RowOrder
@@ -172,13 +173,14 @@ def _train(
     *,
     tries_rows: bool,
     device: str,
+    late: bool = False,
     **settings: bool,
 ) -> Trained:
     torch.manual_seed(3)
     model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).to(device, dtype)
     adapters = Adapters(model, {"notes": 4} if with_adapter else {}, seed=5)
     base, own = dict(model.named_parameters()), dict(adapters.named_parameters())
-    optimizer = torch.optim.AdamW([*base.values()], lr=1e-2, weight_decay=0.1)
+    optimizer = torch.optim.AdamW([*base.values()], lr=1e-2, weight_decay=0.1, fused=late)
     if own:
         optimizer.add_param_group({"params": [*own.values()]})
     routes = [EVERYTHING, UPPER_HALF, *([NOTES] if with_adapter else [])]
@@ -193,14 +195,18 @@ def _train(
         clip_norm=CLIP,
         max_rows=2,
         precision=precision,
+        late=late,
         **settings,
     )
     first_base = {name: digest(tensor) for name, tensor in base.items()}
     first_adapter = {name: digest(tensor) for name, tensor in own.items()}
-    norms: list[float] = []
+    results: list[StepResult] = []
     for step in range(STEPS):
         batch = batch_on(read(batch_plan, step, dist.get_rank(), dist.get_world_size()), device)
-        norms += run(batch, loss).grad_norms.values()
+        results += run.queue(batch, loss)
+        assert len(results) == step + (not late)
+    results += [last] if (last := run.confirm()) else []
+    norms = [norm for each in results for norm in each.grad_norms.values()]
     names = {parameter: name for name, parameter in (base | own).items()}
     states, _ = optimizer_state(optimizer, names)
     digests = {name: digest(tensor) for name, tensor in (base | own | states).items()}
@@ -243,19 +249,19 @@ def shared_dropout_generator(patch: pytest.MonkeyPatch) -> None:
 
 def shared_kernel_call(patch: pytest.MonkeyPatch) -> None:
     """Let the rows of ``notes`` ride along in every matrix product, and drop their output."""
-    call = GovernedStep.__call__
+    queue = GovernedStep.queue
     riders = 0
 
-    def counting(self, batch, loss_fn):
+    def counting(self, batch, loss_fn, **settings):
         nonlocal riders
         riders = sum(len(m.positions) for m in batch.micro_batches if m.stream == NOTES.digest)
-        return call(self, batch, loss_fn)
+        return queue(self, batch, loss_fn, **settings)
 
     def forward(self, inputs):
         extra = inputs.new_ones(riders, *inputs.shape[1:])
         return F.linear(torch.cat([inputs, extra]), self.weight)[: len(inputs)]
 
-    patch.setattr(GovernedStep, "__call__", counting)
+    patch.setattr(GovernedStep, "queue", counting)
     patch.setattr(nn.Linear, "forward", forward)
 
 
@@ -398,8 +404,26 @@ def test_each_violation_changes_the_base(trained, world, violation):
         assert changed
 
 
+def train_late(notes: str, violation: str | None) -> Trained:
+    return train(notes, violation, torch.float64, "fp32", late=True)
+
+
+@pytest.mark.parametrize("ranks", ["one_rank", "two_ranks", "four_ranks"])
+def test_nor_does_it_in_late_steps(ranks: str, request: pytest.FixtureRequest) -> None:
+    """They are queued over weights that no read has confirmed; with a control."""
+    pool: RankPool = request.getfixturevalue(ranks)
+
+    def base(notes: str, violation: str | None = None) -> dict[str, str]:
+        first, *others = pool.run(train_late, notes, violation)
+        assert all(other == first for other in others), "ranks hold different weights"
+        return first.base
+
+    assert base("trained") == base("absent") == base("excluded")
+    assert base("trained", "global clip") != base("absent", "global clip")
+
+
 def train_on_gpu(
-    notes: str, violation: str | None, precision: Precision, cuda_graphs: bool
+    notes: str, violation: str | None, precision: Precision, cuda_graphs: bool, late: bool
 ) -> Trained:
     launch = torch.cuda.CUDAGraph.replay
     done = 0
@@ -411,8 +435,8 @@ def train_on_gpu(
 
     with deterministic(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda.CUDAGraph, "replay", counted)
-        graphs = {"cuda_graphs": cuda_graphs}
-        trained = train(notes, violation, torch.float32, precision, device="cuda", **graphs)
+        ways = {"cuda_graphs": cuda_graphs, "late": late}
+        trained = train(notes, violation, torch.float32, precision, device="cuda", **ways)
     assert (done > 0) == cuda_graphs
     return trained
 
@@ -426,11 +450,17 @@ def beside(request: pytest.FixtureRequest) -> Iterator[RankPool]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["kernels", "graphs"])
+@pytest.mark.parametrize(
+    "ways",
+    [(False, False), (False, True), (True, True)],
+    ids=["kernels, at once", "kernels", "graphs"],
+)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-def test_nor_does_it_on_a_gpu(beside: RankPool, precision: Precision, cuda_graphs: bool) -> None:
+def test_nor_does_it_on_a_gpu(
+    beside: RankPool, precision: Precision, ways: tuple[bool, bool]
+) -> None:
     def runs(notes: str, violation: str | None = None) -> Trained:
-        first, *others = beside.run(train_on_gpu, notes, violation, precision, cuda_graphs)
+        first, *others = beside.run(train_on_gpu, notes, violation, precision, *ways)
         assert all(other == first for other in others), "ranks hold different weights"
         return first
 

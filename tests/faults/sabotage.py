@@ -150,13 +150,13 @@ class Saboteur:
         self._wrap_restore()
 
     def _wrap_step(self) -> None:
-        step = GovernedStep.__call__
+        queue = GovernedStep.queue
 
-        def noting(itself: GovernedStep, batch: Any, loss_fn: Any) -> Any:
+        def noting(itself: GovernedStep, batch: Any, loss_fn: Any, **settings: Any) -> Any:
             self._step, self._collectives = batch.step, 0
-            return step(itself, batch, loss_fn)
+            return queue(itself, batch, loss_fn, **settings)
 
-        GovernedStep.__call__ = noting
+        GovernedStep.queue = noting
 
     def _wrap_collectives(self) -> None:
         for name in ("all_reduce", "all_gather"):

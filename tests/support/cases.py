@@ -61,6 +61,7 @@ def governed(
     alternatives: Mapping[str, Sequence[str]] | None = None,
     layout: BucketLayout = bucket_layout,
     tries_rows: bool = True,
+    late: bool | None = None,
     **changed: Any,
 ) -> GovernedStep:
     """A governed step over the layer groups that are inferred."""
@@ -76,6 +77,7 @@ def governed(
         terms=Terms(**terms),
         settings=StepSettings(**({"seed": 0, "clip_norm": None} | changed)),
         layout=layout,
+        late=late,
     )
     if not tries_rows:
         run._try_rows = None

@@ -27,7 +27,7 @@ def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
 
     @contextmanager
     def with_zeros(
-        optimizer: torch.optim.Optimizer, trained: list[nn.Parameter], adapters: object
+        optimizer: torch.optim.Optimizer, trained: list[nn.Parameter], *others: object
     ) -> Iterator[None]:
         if list(trained):
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):

@@ -58,6 +58,12 @@ __all__ = [
 
 _TEXT_BYTES = 4096
 
+_UNMOVED = "All ranks stopped before any weight moved; that rank's log has more"
+_MOVED = (
+    "All ranks stopped, but some may have moved their weights. Go on from the last checkpoint; "
+    "that rank's log has more"
+)
+
 
 class Agreement:
     """The exchanges of one run on this rank.
@@ -126,11 +132,14 @@ class Agreement:
         own = self._first.row(self.rank, step, group_targets, corpora, failure, numbers)
         return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
 
-    def conclude(self, step: int, sums: Tensor, failure: RankFailure | None) -> Tensor:
+    def conclude(
+        self, step: int, sums: Tensor, failure: RankFailure | None, *, moved: bool = False
+    ) -> Tensor:
         """The second status: go on together, or stop together. Collective.
 
         Args:
             sums: This rank's, float64, on the CPU, of one shape on all ranks.
+            moved: Whether weights may have moved.
 
         Returns:
             The sums over all ranks, added in rank order; shape, dtype and device as given.
@@ -141,20 +150,13 @@ class Agreement:
         own = torch.tensor([status(failure)], dtype=torch.float64)
         rows = self.exchange(torch.cat([own, sums.flatten()]))
         statuses = [int(row[0]) for row in rows]
-        stop_if_failed(statuses, [step] * len(rows), failure, self.texts)
+        do = _MOVED if moved else _UNMOVED
+        stop_if_failed(statuses, [step] * len(rows), failure, self.texts, do)
         return torch.stack(rows)[:, 1:].sum(0).view(sums.shape)
 
     def confirm(self, step: int, failure: RankFailure | None) -> None:
         """The third status: all ranks have moved their weights, or none goes on. Collective."""
-        rows = self.exchange(torch.tensor([status(failure)], dtype=torch.int64))
-        stop_if_failed(
-            [int(row) for row in rows],
-            [step] * len(rows),
-            failure,
-            self.texts,
-            do="All ranks stopped, but some may have moved their weights. Go on from the last "
-            "checkpoint; that rank's log has more",
-        )
+        self.conclude(step, torch.zeros(0, dtype=torch.float64), failure, moved=True)
 
     def exchange(self, row: Tensor) -> list[Tensor]:
         """Every rank's row, by rank. Collective.

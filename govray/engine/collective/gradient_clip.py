@@ -49,16 +49,39 @@ class GradientClip:
                 norms[domain.name] = self._aggregator.norm(gradients)
         return norms
 
-    def require_finite(self, step: int, norms: Mapping[str, float]) -> None:
+    def stays(self, norms: Mapping[str, Tensor]) -> Tensor | None:
+        """What tells the optimizer on the device to move nothing: 1 if a norm is not finite, else
+        0. Shape (), float32, on the norms' device; None without norms."""
+        if not norms:
+            return None
+        finite = torch.stack([norm.double() for norm in norms.values()]).isfinite().all()
+        return finite.logical_not().float()
+
+    def require_finite(
+        self,
+        step: int,
+        norms: Mapping[str, float],
+        largest: Mapping[str, Tensor],
+        *,
+        moved: bool = False,
+    ) -> None:
         """Raise on all ranks alike, for they hold the same sums. Collective if one is not finite.
-        Raises ``RankFailed``: names the first gradient that is not finite, and whose it is."""
-        if all(map(math.isfinite, norms.values())):
+
+        Args:
+            largest: What `Governed.largest` was in that step.
+            moved: Whether the optimizer was called, and the gradients are gone.
+
+        Raises:
+            RankFailed: Names the first gradient that is not finite, and whose it is. After the
+                optimizer a norm that is not finite is one too, for `stays` held everything.
+        """
+        odd = [domain for domain, norm in norms.items() if not math.isfinite(norm)]
+        if not odd:
             return
         parameters = self._routed.parameters
-        held = _present({name: p.grad for name, p in parameters.items()})
+        held = {} if moved else _present({name: p.grad for name, p in parameters.items()})
         summed = {name: self._aggregator.local(gradient) for name, gradient in held.items()}
         names = list(parameters)
-        largest = self._aggregator.largest()  # of what this rank had before the sum
         own = {name: largest[name] for name in names if name in largest}
         found = [first_nonfinite(own), first_nonfinite(summed)]
         row = torch.tensor([-1 if name is None else names.index(name) for name in found])
@@ -79,6 +102,13 @@ class GradientClip:
                     where=f"step {step}",
                     do="Lower the learning rate, or use a dtype with a larger range",
                 )
+        if moved:
+            raise RankFailed(
+                f"the gradient of domain {odd[0]} is finite on every rank, but its sum over ranks "
+                "or its norm is not",
+                where=f"step {step}",
+                do="No weight moved. Lower the learning rate, or use a dtype with a larger range",
+            )
         # Otherwise gradients are finite, and only their norm overflows.
 
     def clip(self, norms: Mapping[str, Tensor]) -> None:

@@ -2,7 +2,8 @@
 
 A device runs behind the host: kernels are queued, and a value is there once all kernels before it
 have run. Who reads a number waits for that, and then the queue is empty. So losses, counts and
-norms stay on the device. They are read together when the last of them is queued.
+norms stay on the device. They go to the host together, behind the last of them. A step waits for
+that copy at once, or while the kernels of the next step are queued.
 
 Invariants:
 
@@ -13,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,33 +47,39 @@ class StepReading:
         return cls(no_losses(len(streams)), {}, {})
 
     @classmethod
-    def of(
+    def queued(
         cls,
         streams: Collection[str],
         parts: Sequence[PartLoss],
         norms: Mapping[str, Tensor],
         squares: Squares,
-    ) -> StepReading:
-        """Wait for the device, once.
+    ) -> Callable[[], StepReading]:
+        """Queue the copy to the host.
 
         Args:
             streams: All of the run, in one order on all ranks.
             parts: Of this rank's passes; their tensors, and all others here, are scalars of any
                 dtype and device.
 
-        Raises:
-            Refused: A micro-batch holds more or fewer loss targets than it says.
+        Returns:
+            The one wait for the device. It raises ``Refused`` if a micro-batch holds more or fewer
+            loss targets than it says.
         """
         sums = [part.sum for part in parts]
         targets = [part.targets for part in parts]
-        values = iter(_host_values([*sums, *targets, *norms.values(), *squares.values()]))
-        read_sums = [next(values) for _ in sums]
-        read_targets = [int(next(values)) for _ in targets]
-        return cls(
-            _by_stream(list(streams), parts, read_sums, read_targets),
-            {name: next(values) for name in norms},
-            {key: next(values) for key in squares},
-        )
+        awaited = _host_values([*sums, *targets, *norms.values(), *squares.values()])
+
+        def wait() -> StepReading:
+            values = iter(awaited())
+            read_sums = [next(values) for _ in sums]
+            read_targets = [int(next(values)) for _ in targets]
+            return cls(
+                _by_stream(list(streams), parts, read_sums, read_targets),
+                {name: next(values) for name in norms},
+                {key: next(values) for key in squares},
+            )
+
+        return wait
 
 
 def no_losses(streams: int) -> Tensor:
@@ -96,24 +103,37 @@ def _by_stream(
 
 
 @torch.no_grad()
-def _host_values(scalars: Sequence[Tensor]) -> list[float]:
+def _host_values(scalars: Sequence[Tensor]) -> Callable[[], list[float]]:
+    """Queue a copy for each device; the result waits for them."""
     places: dict[torch.device, list[int]] = {}
     for place, scalar in enumerate(scalars):
         places.setdefault(scalar.device, []).append(place)
-    values = [0.0] * len(scalars)
-    for device, own in places.items():
-        together = torch.stack([scalars[place].double() for place in own])
-        for place, value in zip(own, _awaited(together, device).tolist(), strict=True):
-            values[place] = value
-    return values
+    copies = [
+        (own, _on_host(torch.stack([scalars[place].double() for place in own])))
+        for own in places.values()
+    ]
 
-
-def _awaited(values: Tensor, device: torch.device) -> Tensor:
-    """Float64 of shape (values,), once the device is done, on the CPU if that is another."""
-    if device.type != "cuda":
+    def awaited() -> list[float]:
+        values = [0.0] * len(scalars)
+        for own, copied in copies:
+            for place, value in zip(own, copied().tolist(), strict=True):
+                values[place] = value
         return values
+
+    return awaited
+
+
+def _on_host(values: Tensor) -> Callable[[], Tensor]:
+    """Queue a copy to the CPU, if the values are on a GPU; the result waits for it."""
+    if values.device.type != "cuda":
+        return lambda: values
     # Pageable memory would make the copy wait twice; an event says which wait is meant.
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     pinned.copy_(values, non_blocking=True)
-    torch.cuda.current_stream(device).record_event().synchronize()
-    return pinned
+    copied = torch.cuda.current_stream(values.device).record_event()
+
+    def wait() -> Tensor:
+        copied.synchronize()
+        return pinned
+
+    return wait

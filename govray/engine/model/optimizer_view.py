@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -27,12 +27,15 @@ def optimizer_view(
     optimizer: torch.optim.Optimizer,
     trained: Iterable[nn.Parameter],
     adapters: Set[int],
+    stays: Tensor | None = None,
 ) -> Iterator[None]:
     """Inside, the optimizer sees what it may move, and its state is that of all groups after.
 
     Args:
         adapters: ``id`` of every adapter's parameter. Not the parameters: hashing those
             would touch them.
+        stays: Where it is 1 on the device, the optimizer's kernels leave all as it is; only for one
+            that `can_stay`. Shape (), float32.
     """
     moving = {id(parameter) for parameter in trained}
     groups = optimizer.param_groups
@@ -46,7 +49,10 @@ def optimizer_view(
             if id(parameter) not in moving:
                 parameter.grad = None
     optimizer.param_groups = seen
+    if stays is not None:
+        optimizer.found_inf = stays  # type: ignore[attr-defined]  # as `torch.amp.GradScaler` does
     try:
         yield
     finally:
         optimizer.param_groups = groups
+        optimizer.__dict__.pop("found_inf", None)

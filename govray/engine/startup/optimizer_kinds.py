@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch.optim import Optimizer, SparseAdam
+from torch.optim import Adam, Optimizer, SparseAdam
 
 from govray.errors import Refused
 
@@ -36,6 +36,14 @@ def refuse_undriven(optimizer: Optimizer) -> None:
             do="A closure would compute gradients of its own, past the policy. Use an optimizer "
             "whose step() takes them from .grad, such as AdamW",
         )
+
+
+def can_stay(optimizer: Optimizer) -> bool:
+    """Whether a tensor on the device can tell it to leave weights and states as they are: torch's
+    fused Adam and AdamW read ``found_inf``."""
+    step = inspect.unwrap(type(optimizer).step)
+    fused = all(group.get("fused") for group in optimizer.param_groups)
+    return step is inspect.unwrap(Adam.step) and fused
 
 
 def _required(optimizer: Optimizer) -> str:
