@@ -249,9 +249,8 @@ def split(
     report({"corpora": told, **kept_out})
     grid = table(
         "corpus", "records", "licence", "category", "jurisdiction", "sensitivity",
-        right=("records",),
+        right=("records",), whole=("corpus",),
     )  # fmt: skip
-    grid.columns[0].no_wrap = True  # people copy names; `check_name` bounds them
     for each_row in told:
         grid.row(
             each_row["corpus"], f"{each_row['records']:,}", each_row["license"],
@@ -275,8 +274,10 @@ def ls(
 
     rows = [_row(folder / name, corpus.CREDENTIAL_FILE) for name in corpus.list_corpora(folder)]
     report({"verified": False, "corpora": rows})
-    grid = table("corpus", "records", "licence", "category", "sensitivity", "issuer", "credential")
-    grid.columns[1].justify = "right"
+    grid = table(
+        *("corpus", "records", "licence", "category", "sensitivity", "issuer", "credential"),
+        right=("records",),
+    )
     for row in rows:
         stated = row.get("credential", {})
         grid.row(

@@ -172,11 +172,15 @@ class TextGrid:
     Args:
         columns: Their names.
         right: Those of them that hold numbers.
+        whole: Those of them that a terminal does not fold, since people copy them.
     """
 
-    def __init__(self, columns: Sequence[str], right: Collection[str]) -> None:
+    def __init__(
+        self, columns: Sequence[str], right: Collection[str], whole: Collection[str]
+    ) -> None:
         self._rows = [[printable(column) for column in columns]]
         self._right = [column in right for column in columns]
+        self._whole = [column in whole for column in columns]
 
     def row(self, *cells: str) -> None:
         if not out.quiet:
@@ -186,8 +190,9 @@ class TextGrid:
         """As a terminal shows it, whose width it does not exceed."""
         first, *rest = self._rows
         grid = Table(box=None, pad_edge=False, header_style="dim")
-        for name, right in zip(first, self._right, strict=True):
-            grid.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+        for name, right, whole in zip(first, self._right, self._whole, strict=True):
+            justify: Literal["left", "right"] = "right" if right else "left"
+            grid.add_column(Text(name), justify=justify, overflow="fold", no_wrap=whole)
         for cells in rest:
             grid.add_row(*map(Text, cells))
         return grid
@@ -204,9 +209,9 @@ class TextGrid:
             )
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> TextGrid:
-    """A table; the columns named in ``right`` hold numbers."""
-    return TextGrid(columns, right)
+def table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> TextGrid:
+    """A table, as `TextGrid` is."""
+    return TextGrid(columns, right, whole)
 
 
 def print_table(grid: TextGrid) -> None:

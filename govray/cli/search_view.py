@@ -33,7 +33,8 @@ def search(file: SearchFile, *, new: bool) -> None:
 
         def show(standings: Standings) -> None:
             if err.is_terminal:
-                live.update(_table(file, dict(list(standings.items())[-_ROWS:])), refresh=True)
+                newest = dict(list(standings.items())[-_ROWS:])
+                live.update(_table(file, newest).folded(), refresh=True)
 
         def resumed(folder: Path) -> None:
             note(f"Going on with {folder}; --new starts another search")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -266,7 +266,7 @@ def _network(
     if not backward:
         return partial(passed, rounds, half)
 
-    def swapped(values: Walked) -> Walked:
+    def swapped(values: Any) -> Any:
         return values >> half | (values & ((1 << half) - 1)) << half
 
     return lambda values, here: swapped(passed(rounds[::-1], half, swapped(values), here))
