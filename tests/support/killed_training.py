@@ -17,15 +17,15 @@ class Killed(BaseException):
 def killed_after(steps: int, train: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Train so many steps, wait for the commits of these, and die."""
     kills = iter([False] * steps + [True])
-    step_of = worker.Run.step
+    advance_of = worker.Run.advance
 
-    def step(each: worker.Run, *arguments: Any) -> Any:
+    def advance(each: worker.Run, *arguments: Any) -> Any:
         if next(kills, False):
             each._commits.settle(None)
             raise Killed
-        return step_of(each, *arguments)
+        return advance_of(each, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(worker.Run, "step", step)
+        patched.setattr(worker.Run, "advance", advance)
         with pytest.raises(Killed):
             train()

@@ -6,7 +6,7 @@ Every collaborator of a `Run` is made here, in the same order on all ranks, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -151,13 +151,18 @@ class _RunStep:
         self.agreement = agreement
         self._step = step
 
-    def __call__(self, batch: StepBatch, loss_fn: Callable[..., Any]) -> StepResult:
-        """As `RoutedStep`; tensors of the batch are on the CPU."""
+    def queue(
+        self, batch: StepBatch, loss_fn: Callable[..., Any], *, now: bool = False
+    ) -> Sequence[StepResult]:
+        """As `RoutedStep`; tensors of the batch are on the CPU. No step is late."""
         parts = (
             replace(part, tensors={name: t.numpy() for name, t in part.tensors.items()})
             for part in batch.micro_batches
         )
-        return self._step(replace(batch, micro_batches=tuple(parts)), loss_fn)
+        return [self._step(replace(batch, micro_batches=tuple(parts)), loss_fn)]
+
+    def confirm(self) -> None:
+        """Nothing waits."""
 
     def leave_out(self, corpora: Mapping[str, str]) -> None:
         self._step.leave_out(corpora)

@@ -62,7 +62,7 @@ def train_loop(config: dict[str, Any]) -> None:
         if scheduler is None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.steps)
-        run.report(run.step(batch, loss))
+        run.advance(batch, loss)
 
 
 def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:

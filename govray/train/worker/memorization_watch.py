@@ -107,6 +107,10 @@ class MemorizationWatch:
         routes = {c.corpus: order.routes.get(s.id) for s in order.plan.streams for c in s.corpora}
         self._adapters = {c: route.adapter if route else None for c, route in routes.items()}
 
+    def due(self, step: int) -> bool:
+        """Whether anything may be measured after a step."""
+        return self._monitored.section.due(step)
+
     def after(
         self, leaf: Leaf, left_out: Callable[[str], int | None], loss_fn: LossFn
     ) -> Seen | None:

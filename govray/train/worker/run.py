@@ -73,7 +73,12 @@ class StepFunction(Protocol):
 
     agreement: Agreement
 
-    def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
+    def queue(
+        self, batch: StepBatch, loss_fn: LossFn, *, now: bool = False
+    ) -> Sequence[StepResult]:
+        """As `GovernedStep`."""
+
+    def confirm(self) -> StepResult | None:
         """As `GovernedStep`."""
 
     def leave_out(self, corpora: Mapping[str, str]) -> None:
@@ -230,12 +235,45 @@ class Run:
             RolledBack: The policy's monitor asks for a rollback; the run goes on elsewhere.
         """
         began = time.perf_counter()
-        result = self._governed(batch, loss_fn)
+        *before, result = self._governed(batch, loss_fn, now=True)
+        for each in before:
+            self.report(self._done(each, began, loss_fn))
+        return self._done(result, began, loss_fn)
+
+    def advance(self, batch: StepBatch, loss_fn: LossFn) -> None:
+        """`step` and `report`, for a loop without metrics of its own.
+
+        On a GPU a step is recorded and reported while the next one computes, so that the device
+        does not wait for the host. A step is waited for before a commit, a validation, a
+        measurement, the ends of a profile, a gate, a pause and the end. An error that the device
+        finds comes one step late; nothing of either step is recorded.
+
+        Raises:
+            GovrayError: As `step` and `report`.
+        """
+        began = time.perf_counter()
+        for result in self._governed(batch, loss_fn, now=self._waited_for(batch.step)):
+            self.report(self._done(result, began, loss_fn))
+
+    def _waited_for(self, step: int) -> bool:
+        """Whether something follows a step that is of its weights."""
+        done, profiled = step + 1, self.order.profiled
+        return (
+            self._planned_commit(done)
+            or self._judged(done) is not None
+            or (self._watch is not None and self._watch.due(step))
+            or (bool(profiled) and done in (profiled.start, profiled.stop))
+        )
+
+    def _planned_commit(self, done: int) -> bool:
+        """Whether a checkpoint is due when so many steps are done, whatever happens."""
+        settings = self.order.settings
+        every, at = settings.checkpoint_every, settings.commit_at
+        return done == self.order.stop or done % every == 0 or done in at
+
+    def _done(self, result: StepResult, began: float, loss_fn: LossFn) -> dict[str, float]:
+        """Record a step that is confirmed; its metrics. Collective, if it is measured."""
         self._last = result
-        if self._schedule:
-            self._schedule.step()
-        if self._average:
-            self._average.update(result.step)
         leaf = self._leaf(result)
         self._recorder.step(leaf, self._norms(leaf, result))
         metrics = {
@@ -293,17 +331,27 @@ class Run:
             )
         return seen
 
-    def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
+    def _governed(self, batch: StepBatch, loss_fn: LossFn, *, now: bool) -> Sequence[StepResult]:
         """One step, without the corpora whose credentials ended by its agreed time. Rows take the
-        route of their phase, and those that a gate sent elsewhere their fallback's."""
+        route of their phase, and those that a gate sent elsewhere their fallback's.
+        Returns what is confirmed behind it, as `GovernedStep.queue`."""
         while True:
             left_out = self._gating.left_out(batch.step)
             rerouted = self._gating.rerouted(batch.step)
             self.step_function.leave_out(left_out)
             self.step_function.reroute(rerouted)
             try:
-                return self.step_function(batch.without(left_out).rerouted(rerouted), loss_fn)
+                confirmed = self.step_function.queue(
+                    batch.without(left_out).rerouted(rerouted), loss_fn, now=now
+                )
+                if self._schedule:
+                    self._schedule.step()
+                if self._average:
+                    self._average.update(batch.step)
+                return confirmed
             except NoLongerValid as error:
+                if (before := self.step_function.confirm()) is not None:
+                    self.report(self._done(before, time.perf_counter(), loss_fn))
                 # Each time at least one corpus more, or the run stops.
                 lists = self._feed.lists() if self._feed else {}
                 gates = self._gating.gate(batch.step, error, lists)
@@ -364,8 +412,7 @@ class Run:
         finished = done == self.order.stop or self._best.ended
         last = finished or self._last.stop
         pause = self._last.pause and not last
-        every, at = self.order.settings.checkpoint_every, self.order.settings.commit_at
-        due = last or pause or done % every == 0 or done in at
+        due = last or pause or self._planned_commit(done)
         said: Mapping[str, Any] = numbers
         if due:
             self._recorder.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from govray.data.step_reader import StepRows
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
+from govray.engine.step import build_step
 from govray.engine.steps.expiry import EndOfValidity, NoLongerValid
 from govray.errors import InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
@@ -34,6 +36,7 @@ from govray.train.run_folder.run_lock import begin_attempt
 from govray.train.state.snapshot import latest
 from govray.train.worker import run as worker
 from govray.train.worker import run_start, run_terms
+from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run
 from tests.support import fake_device
 from tests.support.manifests import corpus, make_manifest
@@ -124,7 +127,9 @@ def plan(*excluded: str) -> BatchPlan:
     )
 
 
-def start(folder: Path, device: torch.device = CPU, **changes: Any) -> tuple[Run, torch.nn.Module]:
+def start(
+    folder: Path, device: torch.device = CPU, *, fused: bool = False, **changes: Any
+) -> tuple[Run, torch.nn.Module]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = GPT(vocabulary=17, context=CONTEXT, blocks=1, width=8, heads=2, dropout=0.1)
@@ -149,7 +154,7 @@ def start(folder: Path, device: torch.device = CPU, **changes: Any) -> tuple[Run
         "on_expiry": "gate",
     }
     order = Order(**fields | changes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
     rows = Rows(order.plan, folder)
     rows.decisions = rows.decisions.joined(order.decisions)
     assignment = Assignment(order=order, shard=rows, on_step=lambda *_: None, device=device)
@@ -161,7 +166,7 @@ def train(run: Run, clock: Clock, *, until: int = STEPS) -> None:
         if batch.step == until:
             return
         clock.now += 1
-        run.report(run.step(batch, loss))
+        run.advance(batch, loss)
 
 
 def weights(model: torch.nn.Module) -> dict[str, bytes]:
@@ -223,6 +228,33 @@ def test_what_was_recorded_repeats_after_a_crash(
     assert weights(model) == undisturbed[1]
     assert ledger(folder) == ledger(undisturbed[0])
     assert len([e for e in events.read(folder) if isinstance(e, events.Gated)]) == 1
+
+
+def test_a_late_step_is_recorded_before_the_gate_that_follows_it(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, model = start(tmp_path / "at once", fused=True)
+    train(run, clock)
+    clock.now = START.timestamp()
+    noted: list[str] = []
+    step_of, gated_of = Recorder.step, Recorder.gated
+
+    def step(recorder: Recorder, leaf: Any, norms: Any) -> None:
+        noted.append(f"step {leaf.step}")
+        step_of(recorder, leaf, norms)
+
+    def gated(recorder: Recorder, gates: Any) -> None:
+        noted.extend(f"gate {gate.step}" for gate in gates)
+        gated_of(recorder, gates)
+
+    monkeypatch.setattr(Recorder, "step", step)
+    monkeypatch.setattr(Recorder, "gated", gated)
+    monkeypatch.setattr(run_start, "build_step", partial(build_step, late=True))
+    run, late = start(tmp_path / "late", fused=True)
+    train(run, clock)
+    assert noted[:4] == ["step 0", "step 1", "gate 2", "step 2"]
+    assert weights(late) == weights(model)
+    assert ledger(tmp_path / "late") == ledger(tmp_path / "at once")
 
 
 def _repeated(folder: Path) -> int:

@@ -302,18 +302,18 @@ def test_a_rollback_survives_a_crash(
         if where == "noted":  # the profile is on the disk, the event is not
             patched.setattr(recorder, "Memorized", _dies(kills, recorder.Memorized))
         else:
-            step_of = worker.Run.step
+            done_of = worker.Run._done
             at = 5 if where == "lost" else 11
 
-            def step(run: worker.Run, *arguments: Any) -> Any:
-                found = step_of(run, *arguments)
+            def done(run: worker.Run, *arguments: Any) -> Any:
+                found = done_of(run, *arguments)
                 branch = run._gating.branch(int(found["step"]))
                 if branch == 1 and found["step"] >= at and next(kills, False):
                     run._commits.settle(None)
                     raise Killed
                 return found
 
-            patched.setattr(worker.Run, "step", step)
+            patched.setattr(worker.Run, "_done", done)
         with pytest.raises(Killed):
             trainer_of(shared).train()
     [run] = {*whole.parent.glob("tiny-*")} - before
