@@ -3,7 +3,7 @@
 Invariants:
 
 * **Records are drawn, not rows**: each by one row, the designated one
-  (``PreparedRecords.designated``), without regard to the record's length or to when its rows are
+  (``PreparedRecords.designated``). Neither its length has a part in that, nor when its rows are
   read. Where the reserve was drawn by family, it is one record of each family. So what is compared
   is what was drawn, both sides are exchangeable, and a test of them is exact. Sampling rows instead
   would favour long records on one side.

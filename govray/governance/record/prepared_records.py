@@ -451,8 +451,8 @@ class _Stream:
         return range(min(first, self._rows), min(last, self._rows))
 
     def holding(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Of each row the record, by its place in the part, that it has most tokens of; and its
-        number among the rows that this one holds."""
+        """Of each row the record, by its place in the part, that it has most tokens of. And the
+        row's number among those that the record holds."""
         holders = self._holders(rows)
         return self._records[holders], rows - self._held(holders)[0]
 
