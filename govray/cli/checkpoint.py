@@ -19,10 +19,10 @@ from govray.cli.option_group import Given, Run, given_place
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.process import account_name
 from govray.cli.server_option import service
-from govray.errors import Malformed, UsageError
+from govray.errors import Malformed, Refused, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, pin, copy or download one, delete the rest.")
-remote = typer.Typer(help="Download a checkpoint from a service.")
+remote = typer.Typer(help="List the checkpoints of a run, pin or download one.")
 
 
 Checkpoint = Annotated[
@@ -216,12 +216,51 @@ def copy(
     line(f"Next  govray runs resume {quote(str(done.run))} --carried --trust-root TRUSTED_ROOT")
 
 
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
+Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
+
+
+@remote.command("ls")
+def list_indexed(run: RunId) -> None:
+    """List what a run has committed as the service knows it, newest first, and what is pinned."""
+    runs = service().runs
+    pins: dict[int, str] = {}
+    with suppress(Refused):  # of a run whose folder the service does not reach
+        pins = {each.step: each.reason or "" for each in runs.pins(run).items}
+    rows = [
+        {**each.model_dump(by_alias=True), "pinned": each.step in pins, "pin": pins.get(each.step)}
+        for each in sorted(runs.checkpoints(run), key=lambda each: -each.step)
+    ]
+    report(rows)
+    if not rows:
+        line("nothing is committed, as far as the service has indexed the run")
+        return
+    grid = table("step", "state", "size", "committed", "pinned", right=("step", "size"))
+    for row in rows:
+        pinned = (row["pin"] or "yes") if row["pinned"] else ""
+        size = _bytes(int(row["bytes"]))
+        grid.row(str(row["step"]), row["state"], size, row["at"] or "-", pinned)
+    print_table(grid)
+
+
+@remote.command("pin")
+def pin_indexed(run: RunId, step: Step, reason: Reason = "") -> None:
+    """Keep a checkpoint whatever the run's rules say."""
+    done = service().runs.pin(run, step, reason=reason)
+    report(done.model_dump(by_alias=True))
+    line(f"{run} step {done.step}: {done.reason}")
+
+
+@remote.command("unpin")
+def unpin_indexed(run: RunId, step: Step) -> None:
+    """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
+    done = service().runs.unpin(run, step)
+    report(done.model_dump(by_alias=True))
+    line(f"{run} step {done.step}: not pinned")
+
+
 @remote.command("download")
-def download(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")],
-    step: Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")],
-    into: Into,
-) -> None:
+def download(run: RunId, step: Step, into: Into) -> None:
     """Download a checkpoint's files to the new folder DIR.
 
     DIR appears only once all is there and each file has its digest.
@@ -231,7 +270,7 @@ def download(
     tell(f"step {step} of {run}", done, run=run, step=step)
 
 
-app.registered_commands += remote.registered_commands
+app.registered_commands.append(remote.registered_commands[-1])
 
 
 def _of_a_disk(checkpoint: Any) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli.output import field, line, note, report
-from govray.cli.server_option import VARIABLE
+from govray.cli.server_option import VARIABLE, service
 from govray.errors import Refused, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +70,20 @@ def logout(server: Server = None) -> None:
     known = forget_login(address)
     report({"server": address, "forgotten": known})
     line(f"Logged out of {address}" if known else f"There is no login for {address}")
+
+
+def whoami() -> None:
+    """Show who you are to the service: your roles, and what your token is good for."""
+    found = service().people.whoami()
+    report(found)
+    until = f", until {found['roleUntil']}" if found["roleUntil"] else ""
+    line(f"{found['name']}  {found['role']}{until}")
+    if found["supplier"]:
+        field("supplier", found["supplier"])
+    field("scopes", ", ".join(found["scopes"]))
+    for each in found["bound"]:
+        until = f", until {each['until']}" if each["until"] else ""
+        field("role", f"{each['role']} in {each['scope']} {each['place']}".rstrip() + until)
 
 
 def _address(server: str | None) -> str:

@@ -23,9 +23,16 @@ from govray.cli.trust import Trusted
 from govray.errors import UsageError
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
-remote = typer.Typer(help="Versions of models: list them, move one to a stage, download one.")
+remote = typer.Typer(help="Versions of models: register, list, promote, download.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
+]
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", metavar="NAME=NUMBER", help="Repeatable.")
+]
+Notes = Annotated[str, typer.Option("--notes", metavar="TEXT", help="For people.")]
 
 
 @app.command()
@@ -37,13 +44,9 @@ def register(
         str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
     ],
     trusted: Trusted,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="NAME=NUMBER", help="Repeatable.")
-    ] = None,
-    notes: Annotated[str, typer.Option("--notes", metavar="TEXT", help="For people.")] = "",
+    label: Labels = None,
+    metric: Metrics = None,
+    notes: Notes = "",
     public: Annotated[
         bool, typer.Option("--public", help="Let anyone read the attestation.")
     ] = False,
@@ -102,6 +105,34 @@ def register(
     if verified.depth == "summary":
         field("records", "not at hand, so nobody finds them: register it beside its run's data")
     field("stage", "none: nothing uses it until it is promoted")
+
+
+@remote.command("register")
+def register_attested(
+    attestation: Annotated[
+        str, typer.Argument(metavar="DIGEST", help="Of an attestation that the service has.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
+    version: Annotated[
+        str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
+    ],
+    label: Labels = None,
+    metric: Metrics = None,
+    notes: Notes = "",
+) -> None:
+    """Make a version of an attestation: the service verified its model when it indexed it."""
+    metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
+    done = service().models.register(
+        name,
+        version=version,
+        attestation=attestation,
+        labels=_pairs(label or [], "--label"),
+        metrics=metrics,
+        notes=notes,
+    )
+    report(done.model_dump(by_alias=True))
+    line(f"Registered {name} {done.version}", style="bold")
+    field("attests", done.attestation)
 
 
 @remote.command()
@@ -217,4 +248,5 @@ def _number(key: str, text: str) -> float:
         raise UsageError(f"{text!r} is not a number", where=f"--metric {key}") from None
 
 
-app.registered_commands += remote.registered_commands
+# Here `register` verifies a folder; a service has verified what it makes a version of.
+app.registered_commands += [each for each in remote.registered_commands if each.name != "register"]

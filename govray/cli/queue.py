@@ -15,6 +15,7 @@ from govray.cli import process, separation, user_files
 from govray.cli.output import LogFormat, field, line, note, print_table, report, table
 from govray.cli.server_option import service
 from govray.cli.store import opened
+from govray.cli.told import tell_rows
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from govray.storage.place import Place
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
-remote = typer.Typer(help="List what was submitted, look into one, stop it, kill it or resume it.")
+remote = typer.Typer(help="List what was submitted and where it runs; stop, resume or archive one.")
 
 Tell = Callable[..., None]
 """Says a line, with facts about it by name."""
@@ -181,6 +182,25 @@ def kill(id: Entry) -> None:
 def resume(id: Entry) -> None:
     """Put back into the queue what was stopped, killed or failed."""
     tell_entry(service().experiments.resume(id))
+
+
+@remote.command("archive")
+def archive(
+    id: Entry,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+) -> None:
+    """Take what has ended out of the list. Nothing is deleted."""
+    experiments = service().experiments
+    tell_entry(experiments.unarchive(id) if undo else experiments.archive(id))
+
+
+@remote.command("pools")
+def pools() -> None:
+    """List the pools of the queue, and the workers that each has room for."""
+    columns = {"pool": "name", "slots": "slots", "labels": "labels"}
+    tell_rows(
+        service().experiments.pools()["items"], columns, "Nobody has worked off this queue yet"
+    )
 
 
 @app.command("helm")

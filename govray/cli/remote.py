@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import (
+    catalogue,
     checkpoint,
     login,
     model,
     project,
     queue,
+    remote_runs,
     role,
-    runs,
+    task,
     token,
     usage,
     user_files,
@@ -46,10 +48,14 @@ FAMILIES = {
     "group": role.groups,
     "role": role.app,
     "webhook": webhook.app,
+    "task": task.app,
+    "attestation": catalogue.attestations,
 }
 """What only a service does, with ``--server`` or by the variable."""
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
+Config = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG", help="An experiment file, here; or --fork.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,10 @@ class SubmitOptions:
     """What an experiment is submitted with."""
 
     overrides: Overrides = None
+    fork: Annotated[
+        str | None,
+        typer.Option("--fork", metavar="RUN", help="A run's or submission's file, once more."),
+    ] = None
     project: Annotated[
         str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
     ] = None
@@ -91,31 +101,34 @@ class SubmitOptions:
 
 @app.command("train")
 @option_groups
-def train(config: Config, submission: SubmitOptions) -> None:
+def train(submission: SubmitOptions, config: Config = None) -> None:
     """Submit an experiment to the service's cluster."""
     _submit("train", config, submission)
 
 
 @app.command("tune")
 @option_groups
-def tune(config: Config, submission: SubmitOptions) -> None:
+def tune(submission: SubmitOptions, config: Config = None) -> None:
     """Submit a search: an experiment file with a search section."""
     _submit("tune", config, submission)
 
 
 app.add_typer(queue.remote, name="queue")
-app.add_typer(runs.remote, name="runs")
+app.add_typer(remote_runs.app, name="runs")
 app.add_typer(model.remote, name="model")
 app.add_typer(checkpoint.remote, name="checkpoint")
 for _name, _family in FAMILIES.items():
     app.add_typer(_family, name=_name)
+app.add_typer(catalogue.policies, name="policy")
+app.add_typer(catalogue.corpora, name="corpus")
 app.add_typer(token.remote, name="token")
 app.command("login")(login.login)
 app.command("logout")(login.logout)
+app.command("whoami")(login.whoami)
 app.command("usage")(usage.usage)
 
 
-def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
+def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
     import secrets
 
     from govray.governance.formats.canonical_json import sha256
@@ -130,19 +143,24 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
         "archive": given.archive,
         "policy": given.policy,
     }
-    text = user_files.read_text(config)
+    if (config is None) == (given.fork is None):
+        raise UsageError("what is to run?", do="Give a file, or --fork with a run")
+    if config is not None:
+        asked["file"] = user_files.read_text(config)
     if given.working_dir is not None and given.archive is not None:
         raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
     folder = None if given.working_dir is None else packed(given.working_dir)
     client = service()
+    if given.fork is not None:
+        asked["fork_of"] = _submission(client, given.fork)
     if folder is not None:
         asked["archive"] = sha256(folder)
-    cost = client.experiments.check(file=text, **asked)
+    cost = client.experiments.check(**asked)
     if cost.kind != verb:
         raise UsageError(
             "the file has a search section" if cost.kind == "tune" else "no search section",
-            where=str(config),
-            do=f"Say govray {cost.kind} {config}",
+            where=str(config or given.fork),
+            do=f"Say govray {cost.kind}",
         )
     if given.check:
         _tell_cost(cost)
@@ -150,12 +168,20 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     if folder is not None:
         _send(client, folder)
     # One key for one command: if the answer is lost on the way, the same request is safe.
-    made = client.experiments.submit(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
+    made = client.experiments.submit(**asked, idempotency_key=secrets.token_urlsafe(24))
     if given.follow:
         for now in client.follow(made.id):
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
             made = now
     queue.tell_entry(made)
+
+
+def _submission(client: Client, named: str) -> str:
+    """The submission of this id, or the one that became the run of this id."""
+    try:
+        return client.experiments.get(named).id
+    except UsageError:
+        return client.experiments.of_run(named).id
 
 
 def _send(client: Client, folder: bytes) -> None:

@@ -1,4 +1,4 @@
-"""``govray runs``: list and control runs in their folders; a service pins their checkpoints."""
+"""``govray runs``: list and control runs in their folders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import trust, user_files
-from govray.cli.fetched import Into, tell, with_bar
+from govray.cli import remote_runs, trust, user_files
 from govray.cli.option_group import Run, Storage
 from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
 from govray.cli.process import account_name
-from govray.cli.server_option import service
+from govray.cli.remote_runs import EveryLog, Lines
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 from govray.storage.place import Place
@@ -26,18 +25,11 @@ if TYPE_CHECKING:
     from govray.train.inputs.experiment_config import Experiment
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
-remote = typer.Typer(help="List runs, show logs, download evidence, pin checkpoints.")
 
 Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a line of text.")]
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
-Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
-
-Lines = Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")]
-EveryLog = Annotated[
-    bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
-]
+ASKED = ("metrics", "compare", "download")
+"""Verbs that ask a service always: no folder answers them."""
 
 _DEFAULT = Path("runs")
 _POLL_S = 0.2
@@ -291,106 +283,6 @@ def resume(
     drive(experiment, lambda **more: from_experiment(experiment, resume=run, submission=of, **more))
 
 
-@remote.command("pins")
-def list_pins(run: RunId) -> None:
-    """List the checkpoints of a run that stay whatever its rules say."""
-    found = service().runs.pins(run).items
-    report([each.model_dump(by_alias=True) for each in found])
-    grid = table("step", "why", right=("step",))
-    for each in found:
-        grid.row(str(each.step), each.reason or "")
-    print_table(grid)
-
-
-@remote.command("ls")
-def list_indexed(
-    experiment: Annotated[
-        str | None, typer.Option("--experiment", metavar="ID", help="Of this experiment.")
-    ] = None,
-    state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
-) -> None:
-    """List the runs that the service has indexed, the latest first."""
-    from itertools import islice
-
-    asked = {"experiment": experiment, "state": state, "since": since, "before": before}
-    found = list(islice(service().runs.list(**asked), limit))
-    report([each.model_dump(by_alias=True) for each in found])
-    if not found:
-        line("No run is like that. Submit one: govray --server URL train FILE")
-        return
-    grid = table("run", "experiment", "state", "step", "loss", "started", right=("step", "loss"))
-    for each in found:
-        loss = "" if each.loss is None else f"{each.loss:.3f}"
-        step = f"{each.step}/{each.max_steps}"
-        grid.row(each.id, each.experiment, each.state, step, loss, each.started)
-    print_table(grid)
-
-
-@remote.command("logs")
-def show_logs(
-    run: RunId,
-    lines: Lines = 20,
-    every: EveryLog = False,
-) -> None:
-    """Show the end of each worker's output, as the service has it."""
-    runs = service().runs
-    names = [each["name"] for each in runs.logs(run)["items"]]
-    if not every:
-        # ``rank-R-A.log``, of attempt A.
-        attempts = {name: int(name.split("-")[2][:-4]) for name in names if name[0] == "r"}
-        names = [name for name, each in attempts.items() if each == max(attempts.values())]
-    shown = []
-    for name in names:
-        part = runs.log(run, name, lines=lines)
-        shown.append({"name": name, "tail": [each["text"] for each in part["lines"]]})
-    report(shown)
-    if not shown:
-        line("The service has no log of the run's workers. --all shows those of drivers too.")
-    for each in shown:
-        line(each["name"])
-        for text in each["tail"]:
-            line(f"  {text}")
-
-
-@remote.command("download")
-def download(run: RunId, into: Into) -> None:
-    """Download what was signed of a run to the new folder DIR: attestation, policy, ledger.
-
-    DIR appears only once all is there and each file has its digest.
-    """
-    runs = service().runs
-    done = with_bar(lambda told: runs.download_evidence(run, into=into, told=told))
-    tell(f"the evidence of {run}", done, run=run)
-
-
-app.registered_commands.append(remote.registered_commands[-1])  # which asks for a service
-
-
-@remote.command("pin")
-def pin(run: RunId, step: Step, reason: Reason = "") -> None:
-    """Keep a checkpoint whatever the run's rules say."""
-    done = service().runs.pin(run, step, reason=reason)
-    report(done.model_dump(by_alias=True))
-    line(f"{run} step {done.step}: {done.reason}")
-
-
-@remote.command("unpin")
-def unpin(run: RunId, step: Step) -> None:
-    """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
-    done = service().runs.unpin(run, step)
-    report(done.model_dump(by_alias=True))
-    line(f"{run} step {done.step}: not pinned")
-
-
 def _resume_carried(
     run: Place,
     experiment: Experiment,
@@ -513,5 +405,6 @@ def _tell_holds(run: Place, held: dict[str, dict[str, str]]) -> None:
     line(f"{run.name}  {cases if held else 'is not held'}")
 
 
-# Here `ls` reads folders; a service is asked where one is named.
-app.registered_commands += [each for each in remote.registered_commands if each.name != "ls"]
+app.registered_commands += [
+    each for each in remote_runs.app.registered_commands if each.name in ASKED
+]

@@ -1,7 +1,8 @@
 """``govray --server URL VERB``: some verbs act through a service, and the others refuse.
 
 The option before the verb, or GOVRAY_SERVER, names the service. With the option a verb that cannot
-act there refuses. The variable alone leaves such verbs as they are, on this machine.
+act there refuses. The variable alone leaves such verbs as they are, on this machine. Only verbs of
+runs and checkpoints refuse then too: a run of this disk is not taken for one of the service.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "GOVRAY_SERVER"
+NAME_RUNS = ("runs", "checkpoint")
+"""Families whose verbs name a run, of a folder or of a service."""
 _server: ContextVar[str | None] = ContextVar("server", default=None)
 
 
@@ -52,7 +55,7 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
         option: Whether an option named the service, not the variable.
 
     Raises:
-        UsageError: It cannot, and the option asks for it.
+        UsageError: It cannot, and the option asks for it, or the verb names a run.
     """
     verbs = [each for each in words if not each.startswith("-")]
     if not verbs:
@@ -61,11 +64,18 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
     below = getattr(family, "commands", None)
     if family is not None and (below is None or len(verbs) == 1 or verbs[1] in below):
         return True
+    named = f"govray {' '.join(verbs[: 1 if family is None else 2])}"
     if option:
         raise UsageError(
-            f"govray {' '.join(verbs[: 1 if family is None else 2])} acts on this machine alone",
+            f"{named} acts on this machine alone",
             where="--server",
-            do=f"Leave --server out; it is for {', '.join(commands)}",
+            do=f"Leave --server out; it is for {', '.join(below or commands)}",
+        )
+    if verbs[0] in NAME_RUNS:
+        raise UsageError(
+            f"{named} acts on this machine alone, and {VARIABLE} names a service",
+            where=VARIABLE,
+            do=f"For a folder of this machine say {VARIABLE}= {named} …",
         )
     return False
 

@@ -14,8 +14,13 @@ from sqlmodel import Session, col, select
 from govray.platform.client.logins import logins_file
 from govray.platform.store import submissions as queue
 from govray.platform.store.database import open_store
-from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import (
+    CheckpointState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+)
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, Submission
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.people import Service, serve
@@ -103,16 +108,25 @@ def test_models_are_promoted_by_the_services_gates(run: Run, address: str) -> No
         "--server", address, "model", "promote", "gpt", "1.0.0", "--to", "staging", code=2
     )
     assert "no version" in refused.err
+    named = ("--name", "gpt", "--version", "1.0.0", "--label", "team=a", "--metric", "loss=2")
+    run("--server", address, "model", "register", ZERO, *named, code=2)
 
 
 def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) -> None:
     with Session(service.engine) as session:
         add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
-        for name in ("run-a", "run-b"):
+        for name, rate in (("run-a", 0.1), ("run-b", 0.2)):
             add_trial(
-                session, name, "e", ZERO, steps=3, floor=2.0, hyperparameters={},
-                state=TrialState.COMPLETED,
+                session, name, "e", ZERO, steps=3, floor=2.0,
+                hyperparameters={"lr": rate, "width": 64}, state=TrialState.COMPLETED,
             )  # fmt: skip
+        state = CheckpointState.COMPLETED
+        session.add(Checkpoint(trial="run-a", step=2, state=state, digest=ZERO, bytes=1500))
+        session.add(
+            Decision(
+                trial="run-a", source="events", number=1, kind="stop", reason="asked", evidence={}
+            )
+        )
         session.commit()
     listed = run("--server", address, "runs", "ls", "--experiment", "e", "--json").json
     assert {each["id"] for each in listed} == {"run-a", "run-b"}
@@ -120,17 +134,102 @@ def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) 
     none = run("--server", address, "runs", "ls", "--before", "2020-01-01T00:00:00Z")
     assert "No run is like that" in none.out
     assert "since" in run("--server", address, "runs", "ls", "--since", "now", code=2).err
+    shown = run("--server", address, "runs", "show", "run-a")
+    assert "COMPLETED" in shown.out
+    assert "stop: asked" in shown.out
+    measured = run("--server", address, "runs", "metrics", "run-a", "--name", "loss", "--json").json
+    assert [each["step"] for each in measured] == [0, 1, 2]
+    compared = run("--server", address, "runs", "compare", "run-a", "run-b").out
+    assert "lr" in compared
+    assert "width" not in compared
+    kept = run("--server", address, "checkpoint", "ls", "run-a", "--json").json
+    assert [(each["step"], each["bytes"]) for each in kept] == [(2, "1500")]
+    assert "1.5 kB" in run("--server", address, "checkpoint", "ls", "run-a").out
+    refused = run("--server", address, "checkpoint", "pin", "run-a", "2", code=1)
+    assert "ada started it" in refused.err
 
 
-@pytest.mark.parametrize(
-    "words", [["verify", "model"], ["runs", "show", "x"], ["serve"], ["checkpoint", "ls", "x"]]
-)
+def test_a_run_is_stopped_by_its_id(
+    run: Run, address: str, config: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the variable too, which no verb of a run takes for a folder's name."""
+    monkeypatch.setenv("GOVRAY_SERVER", address)
+    made = run("train", config, "--json").json["id"]
+    with Session(service.engine) as session:
+        session.get_one(Submission, made).run = "run-9"
+        session.commit()
+    for verb, state in (("stop", "STOPPED"), ("resume", "QUEUED"), ("kill", "KILLED")):
+        assert run("runs", verb, "run-9", "--json").json["state"] == state
+    assert "no submission became" in run("runs", "stop", "run-8", code=2).err
+    for words in (["runs", "hold", "run-9"], ["checkpoint", "gc", "run-9"]):
+        assert "acts on this machine alone" in run(*words, code=2).err
+        monkeypatch.setenv("GOVRAY_SERVER", "")
+        assert "acts on this machine" not in run(*words, code=2).err
+        monkeypatch.setenv("GOVRAY_SERVER", address)
+
+
+def test_a_submission_is_forked_archived_and_its_run_followed(
+    run: Run, address: str, config: Path, service: Service, tmp_path: Path
+) -> None:
+    here = ("--server", address)
+    first = run(*here, "train", config, "--set", "max_steps=7", "--json").json["id"]
+    with Session(service.engine) as session:
+        session.get_one(Submission, first).run = "run-c"
+        session.commit()
+    again = run(*here, "train", "--fork", "run-c", "--set", "max_steps=8", "--json").json
+    assert again["forkedFrom"] == first
+    assert "max_steps: 8" in run(*here, "queue", "show", again["id"]).out
+    assert "file, or --fork" in run(*here, "train", code=2).err
+    assert "file, or --fork" in run(*here, "train", config, "--fork", first, code=2).err
+    run(*here, "queue", "stop", again["id"])
+    assert run(*here, "queue", "archive", again["id"], "--json").json["archived"] is True
+    assert run(*here, "queue", "archive", again["id"], "--undo", "--json").json["archived"] is False
+    with Session(service.engine) as session:
+        add_experiment(session, "c", "gpt", "run", ExperimentState.COMPLETED)
+        session.get_one(Experiment, "c").storage = str(tmp_path)
+        add_trial(
+            session, "run-c", "c", ZERO, steps=3, floor=2.0, hyperparameters={},
+            state=TrialState.COMPLETED,
+        )  # fmt: skip
+        session.commit()
+    (tmp_path / "run-c" / "logs").mkdir(parents=True)
+    (tmp_path / "run-c" / "logs" / "rank-0-1.log").write_text("one\nTWO\nthree\ntwo\n")
+    assert run(*here, "runs", "logs", "run-c", "-n", "1", "-f").out == "rank-0-1.log\n  two\n"
+    found = run(*here, "runs", "logs", "run-c", "--search", "two", "-n", "1", "--json").json
+    assert found == [{"name": "rank-0-1.log", "tail": ["TWO", "two"]}]
+    assert run(*here, "runs", "tag", "run-c", "paper", "--json").json["tags"] == ["paper"]
+    assert "paper" in run(*here, "runs", "tag", "run-c").out
+    assert run(*here, "runs", "tag", "run-c", "--clear", "--json").json["tags"] == []
+
+
+def test_what_the_service_has_is_listed(
+    run: Run, address: str, config: Path, service: Service, tmp_path: Path
+) -> None:
+    here = ("--server", address)
+    told = run(*here, "whoami", "--json").json
+    assert (told["name"], told["role"]) == ("engineer", "engineer")
+    assert "scopes" in run(*here, "whoami").out
+    assert run(*here, "queue", "pools", "--json").json == []
+    for family in ("attestation", "policy", "corpus"):
+        assert run(*here, family, "ls", "--json").json == []
+        assert "No " in run(*here, family, "ls").out
+    assert run(*here, "attestation", "find", config, "--json").json == []
+    for words in (["attestation", "verify", ZERO], ["corpus", "show", "x"]):
+        run(*here, *words, code=2)
+    (tmp_path / "task.yaml").write_text("kind: notebook\n")
+    task = run(*here, "task", "submit", "task.yaml", "--name", "look", "--json").json["id"]
+    assert [each["id"] for each in run(*here, "task", "ls", "--json").json] == [task]
+    assert f"{task}  QUEUED" in run(*here, "task", "show", task).out
+    assert "tasks-port" in run(*here, "task", "open", task, code=1).err
+
+
+@pytest.mark.parametrize("words", [["verify", "model"], ["runs", "code", "x"], ["serve"]])
 def test_a_verb_that_acts_here_alone_refuses_a_service(
     run: Run, address: str, words: list[str]
 ) -> None:
     err = run("--server", address, *words, code=2).err
     assert "acts on this machine alone" in err
-    assert "train, tune" in err
+    assert "Leave --server out" in err
 
 
 def test_a_token_comes_by_standard_input(

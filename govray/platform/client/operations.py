@@ -144,7 +144,7 @@ class Experiments(Namespace):
     check = Call("POST", "/v1/experiments:check", ExperimentCheck)
     submit = Call("POST", "/v1/experiments", QueueEntry)
     list = Pages("/v1/submissions", SubmissionItem)
-    pools = Pages("/v1/pools", Json)
+    pools = Call("GET", "/v1/pools", Json)
     get = Call("GET", "/v1/submissions/{submission}", QueueEntry)
     stop = Call("POST", "/v1/submissions/{submission}:stop", QueueEntry)
     kill = Call("POST", "/v1/submissions/{submission}:kill", QueueEntry)
@@ -155,6 +155,22 @@ class Experiments(Namespace):
     get_indexed = Call("GET", "/v1/experiments/{experiment}", Json)
     get_tags = Call("GET", "/v1/experiments/{experiment}/tags", Json)
     put_tags = Call("PUT", "/v1/experiments/{experiment}/tags", Json)
+
+    def of_run(self, run: str) -> SubmissionItem:
+        """What was submitted and became a run, or a search. Raises `UsageError`: nothing that the
+        caller may read did."""
+        path = "/v1/submissions"
+        for archived in (False, True):
+            asked = {"run": run, "archived": archived}
+            for each in self._connection.pages(path, SubmissionItem, query=asked):
+                found: SubmissionItem = each
+                return found
+        raise UsageError(
+            f"no submission became the run {run!r}, as far as you may read",
+            where=self._connection.server,
+            do="A trial goes with its search, a run from elsewhere by its folder; see "
+            "govray queue ls",
+        )
 
 
 class Runs(Namespace):
@@ -321,6 +337,7 @@ class Projects(Namespace):
 class People(Namespace):
     """Users, groups, roles and tokens."""
 
+    whoami = Call("GET", "/v1/whoami", Json)
     users = Pages("/v1/users", Json)
     change = Call("PATCH", "/v1/users/{user}", Json)
     groups = Pages("/v1/groups", Json)

@@ -317,6 +317,7 @@ CASES = [
         ok=(204,),
         unseen=(*OUTSIDE, "engineer", "auditor"),
     ),
+    get("/v1/whoami", PEOPLE),
     get("/v1/groups", ("admin", "auditor")),
     get("/v1/groups/{group}/members", ("admin", "auditor"), "/v1/groups/team/members"),
     Case("PUT", MEMBER, ("admin",), "/v1/groups/team/members/engineer"),

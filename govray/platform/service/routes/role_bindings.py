@@ -20,7 +20,7 @@ from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
-from govray.platform.service.identity.caller import BoundRole, Caller, Reach
+from govray.platform.service.identity.caller import SCOPES, BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.readers import SIGNED_IN, watches
@@ -84,6 +84,44 @@ class Member(Answer):
     """A user in a group."""
 
     user: str
+
+
+class RoleAt(Answer):
+    """A role that is in force in some place."""
+
+    role: str
+    scope: Reach
+    place: str = Field(description="Its name; empty for the organisation.")
+    until: str | None = None
+
+
+class Self(Answer):
+    """Who you are to this service, and what your token is good for."""
+
+    name: str
+    role: str = Field(description="In the whole organisation.")
+    role_until: str | None = Field(default=None, description="When that role ends by itself.")
+    supplier: str | None = Field(default=None, description="The authority that you are.")
+    scopes: list[str]
+    bound: list[RoleAt] = Field(description="Further roles, in force now.")
+
+
+@router.get("/whoami")
+def whoami(visit: VisitDep) -> Self:
+    """Who you are to this service: name, roles, and the scopes of your token."""
+    caller = visit.caller
+    bound = [
+        RoleAt(role=each.role, scope=each.reach, place=each.place, until=each.until)
+        for each in caller.bound
+    ]
+    return Self(
+        name=caller.name,
+        role=caller.role,
+        role_until=caller.role_until,
+        supplier=caller.supplier,
+        scopes=[each for each in SCOPES if caller.has(each)],
+        bound=bound,
+    )
 
 
 @router.get("/role-bindings")

@@ -229,6 +229,9 @@ def list_submissions(
     user: Annotated[str | None, Filter] = None,
     name: Annotated[str | None, Filter] = None,
     pool: Annotated[str | None, Filter] = None,
+    run: Annotated[
+        str | None, Query(max_length=200, description="That became this run, or this search.")
+    ] = None,
     tag: Annotated[str | None, Query(max_length=64, description="With this tag.")] = None,
     archived: Annotated[
         bool, Query(description="Those that were archived, in place of the others.")
@@ -239,7 +242,7 @@ def list_submissions(
     statement = filtered(
         select(*columns_of(s, SubmissionItem)).where(submissions(visit.caller)),
         *((s.archived, archived), (s.state, state), (s.project, project), (s.user, user)),
-        *((s.name, name), (s.pool, pool)),
+        *((s.name, name), (s.pool, pool), (s.run, run)),
     )
     if tag is not None:
         # As JSON text, which both databases hold. LIKE would not tell upper from lower case.

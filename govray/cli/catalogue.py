@@ -1,0 +1,133 @@
+"""What a service has that was signed: attestations of models, depth policies, and its corpora.
+
+``attestation verify`` is of an envelope alone, by the service's trust roots. `govray verify` checks
+a model's folder by a root of one's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from govray.cli.output import field, line, report
+from govray.cli.server_option import service
+from govray.cli.told import tell_rows
+from govray.cli.user_files import read, sha256, write
+from govray.errors import CouldNotCheck, VerificationFailed
+
+attestations = typer.Typer(help="List, find, get and check attestations that a service has.")
+policies = typer.Typer(help="List and get the depth policies that a service has.")
+corpora = typer.Typer(help="List and show the corpora that a service knows.")
+
+Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="From ls.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")]
+
+
+@attestations.command()
+def ls(
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Of models of this name.")
+    ] = None,
+) -> None:
+    """List the attestations that you may read, the newest first."""
+    found = service().attestations.list(run=run, name=name)
+    columns = {"attestation": "digest", "name": "name", "run": "run", "signer": "signer"}
+    rows = (each.model_dump(by_alias=True) for each in found)
+    tell_rows(rows, columns, "No attestation is like that, as far as you may read")
+
+
+@attestations.command()
+def find(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of a model, here.")],
+) -> None:
+    """Find the attestations about a file, by its SHA-256. The file is not sent."""
+    digest = sha256(file)
+    found = service().attestations.by_subject(sha256=digest)["items"]
+    columns = {"attestation": "attestation", "file": "name", "run": "run"}
+    tell_rows(found, columns, f"Nothing that you may read is about {digest}")
+
+
+@attestations.command()
+def verify(
+    which: Annotated[
+        str, typer.Argument(metavar="DIGEST|FILE", help="One of the service, or an envelope here.")
+    ],
+) -> None:
+    """Check an attestation's envelope by the service's trust roots.
+
+    Exit code 1: a step failed. 3: the service has no trust root that it could check by.
+    """
+    known, here = service().attestations, Path(which)
+    data = read(here) if here.is_file() else known.get(which)
+    done = known.verify(data=data)
+    if done["outcome"] == "failed":
+        failed = next(each for each in done["steps"] if each["status"] == "failed")
+        raise VerificationFailed(f"step {failed['number']}, {failed['name']}: {failed['why']}")
+    if done["outcome"] == "notChecked":
+        raise CouldNotCheck(done["meaning"], where=which)
+    report(done)
+    line(f"{done['attestation']}: {done['meaning']}")
+    for name in ("run", "signer", "trustRoot", "at"):
+        field(name, done[name])
+    for each in done["steps"]:
+        field(each["status"], f"{each['number']}. {each['name']}")
+
+
+@attestations.command()
+def get(digest: Digest, out: Out) -> None:
+    """Write an attestation's envelope to FILE, byte for byte as it was signed."""
+    _keep(service().attestations.get(digest), digest, out)
+
+
+@policies.command("ls")
+def list_policies(
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Of this name.")
+    ] = None,
+) -> None:
+    """List the policies that you may read."""
+    columns = {each: each for each in ("name", "version", "digest", "signer")}
+    found = service().policies.list(name=name)
+    tell_rows(found, columns, "No policy is like that, as far as you may read")
+
+
+@policies.command("get")
+def get_policy(digest: Digest, out: Out) -> None:
+    """Write a policy's envelope to FILE, byte for byte as it was signed."""
+    _keep(service().policies.get(digest), digest, out)
+
+
+@corpora.command("ls")
+def list_corpora(
+    supplier: Annotated[
+        str | None, typer.Option("--supplier", metavar="NAME", help="Of this supplier.")
+    ] = None,
+) -> None:
+    """List the corpora that you may read, as their credentials state them."""
+    columns = {each: each for each in ("name", "supplier", "sensitivity")}
+    found = service().corpora.list(supplier=supplier)
+    tell_rows(found, columns, "No corpus is there that you may read")
+
+
+@corpora.command("show")
+def show_corpus(
+    name: Annotated[str, typer.Argument(metavar="CORPUS", help="Its name, from ls.")],
+) -> None:
+    """Show a corpus: its credentials, and the models that used it. --json has the layers."""
+    found = service().corpora.get(name)
+    report(found)
+    line(f"{found['name']}  of {found['supplier']}, {found['sensitivity']}")
+    for each in found["credentials"]:
+        until = f"{each['validFrom']} to {each['validUntil']}"
+        field("signed", f"{each['digest']}  {each['license']}, {each['records']} records, {until}")
+    for each in found["uses"]:
+        field("used by", f"{each['name']}  {each['attestation']}, {each['tokens']} tokens")
+
+
+def _keep(data: bytes, digest: str, out: Path) -> None:
+    write(out, data, replace=False)
+    report({"digest": digest, "file": str(out), "bytes": len(data)})
+    line(f"Wrote {out}  ({len(data)} bytes)")

@@ -1,0 +1,232 @@
+"""``govray --server URL runs``: runs by their ids, as a service has indexed them.
+
+Of what was submitted, `stop`, `kill` and `resume` act on the submission that became the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import queue
+from govray.cli.fetched import Into, tell, with_bar
+from govray.cli.output import field, line, print_table, report, table
+from govray.cli.server_option import service
+
+if TYPE_CHECKING:
+    from govray.platform.client.operations import Runs
+
+app = typer.Typer(help="List, show and compare runs, stop or resume one, download its evidence.")
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
+
+Lines = Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")]
+EveryLog = Annotated[
+    bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
+]
+
+GOING = ("ACTIVE", "STOPPING", "PAUSED")
+LOOK_S = 2.0
+MOST_LINES = 2000
+"""Of one answer of the service."""
+
+
+@app.command("ls")
+def ls(
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", metavar="ID", help="Of this experiment.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+) -> None:
+    """List the runs that the service has indexed, the latest first."""
+    from itertools import islice
+
+    asked = {"experiment": experiment, "state": state, "since": since, "before": before}
+    found = list(islice(service().runs.list(**asked), limit))
+    report([each.model_dump(by_alias=True) for each in found])
+    if not found:
+        line("No run is like that. Submit one: govray --server URL train FILE")
+        return
+    grid = table("run", "experiment", "state", "step", "loss", "started", right=("step", "loss"))
+    for each in found:
+        loss = "" if each.loss is None else f"{each.loss:.3f}"
+        step = f"{each.step}/{each.max_steps}"
+        grid.row(each.id, each.experiment, each.state, step, loss, each.started)
+    print_table(grid)
+
+
+@app.command("show")
+def show(run: RunId) -> None:
+    """Show the state of a run, its settings, and what was decided during it."""
+    runs = service().runs
+    found, decided = runs.get(run), list(runs.decisions(run))
+    report({**found.model_dump(by_alias=True), "decisions": decided})
+    line(f"{found.id}  {found.state}")
+    field("step", f"{found.step} of {found.max_steps}")
+    for name in ("experiment", "policy", "loss", "objective", "attempts", "started", "finished"):
+        if (value := getattr(found, name)) is not None:
+            field(name, value)
+    for name, value in (("replay of", found.replay_of), ("why", found.why)):
+        if value:
+            field(name, value)
+    for name, value in found.hyperparameters.items():
+        field("set", f"{name}={value}")
+    for each in decided:
+        line(f"{each['at'] or '-'}  {each['kind']}: {each['reason']}")
+
+
+@app.command("metrics")
+def metrics(
+    run: RunId,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Of this metric.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="Of this group, as training.")
+    ] = None,
+) -> None:
+    """List what a run measured, by group, name and step; --json for programs."""
+    found = list(service().runs.metrics(run, group=group, name=name))
+    report([each.model_dump(by_alias=True) for each in found])
+    if not found:
+        line("The service has no such number of the run")
+        return
+    grid = table("group", "name", "step", "value", right=("step", "value"))
+    for each in found:
+        value = "not finite" if each.value is None else f"{each.value:g}"
+        grid.row(each.group, each.name, str(each.step), value)
+    print_table(grid)
+
+
+@app.command("compare")
+def compare(
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids.")],
+) -> None:
+    """Compare runs: what each came to, and the settings that are not the same in all."""
+    runs = service().runs
+    found = [runs.get(each).model_dump(by_alias=True) for each in names]
+    report(found)
+    same = ("state", "step", "maxSteps", "loss", "objective", "attempts", "policy", "started")
+    rows = {name: [each[name] for each in found] for name in same}
+    for name in dict.fromkeys(name for each in found for name in each["hyperparameters"]):
+        values = [each["hyperparameters"].get(name) for each in found]
+        if any(each != values[0] for each in values):
+            rows[name] = values
+    grid = table("", *(each["id"] for each in found))
+    for name, values in rows.items():
+        grid.row(name, *("-" if each is None else str(each) for each in values))
+    print_table(grid)
+
+
+@app.command("logs")
+def logs(
+    run: RunId,
+    lines: Lines = 20,
+    every: EveryLog = False,
+    search: Annotated[
+        str, typer.Option("--search", metavar="TEXT", help="Lines with this text, in any case.")
+    ] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+    ] = False,
+) -> None:
+    """Show the end of each worker's output, as the service has it.
+
+    With --search all lines that have TEXT, and the whole of each log is searched.
+    """
+    runs = service().runs
+    names = [each["name"] for each in runs.logs(run)["items"]]
+    if not every:
+        # ``rank-R-A.log``, of attempt A.
+        attempts = {name: int(name.split("-")[2][:-4]) for name in names if name[0] == "r"}
+        names = [name for name, each in attempts.items() if each == max(attempts.values())]
+    tails: dict[str, list[str]] = {name: [] for name in names}
+    at: dict[str, int | None] = dict.fromkeys(names, 0 if search else None)
+    if not names:
+        line("The service has no log of the run's workers. --all shows those of drivers too.")
+    going, named = True, ""
+    while going:
+        # The state first: what was written before the run ended is then surely read.
+        going = follow and runs.get(run).state in GOING
+        for name in names:
+            for text in _following(runs, run, name, at, lines=lines, search=search):
+                if name != named:
+                    line(name)
+                    named = name
+                line(f"  {text}")
+                tails[name].append(text)
+        if going:
+            time.sleep(LOOK_S)
+    report([{"name": name, "tail": tail} for name, tail in tails.items()])
+
+
+@app.command("download")
+def download(run: RunId, into: Into) -> None:
+    """Download what was signed of a run to the new folder DIR: attestation, policy, ledger.
+
+    DIR appears only once all is there and each file has its digest.
+    """
+    runs = service().runs
+    done = with_bar(lambda told: runs.download_evidence(run, into=into, told=told))
+    tell(f"the evidence of {run}", done, run=run)
+
+
+@app.command("tag")
+def tag(
+    run: RunId,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD...]", help="All that it is to have.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take all off.")] = False,
+) -> None:
+    """Tag the experiment of a run, in place of the tags that it has; without words show them."""
+    client = service()
+    experiment = client.runs.get(run).experiment
+    if words or clear:
+        done = client.experiments.put_tags(experiment, tags=[] if clear else words)
+    else:
+        done = client.experiments.get_tags(experiment)
+    report({"experiment": experiment, **done})
+    line(f"{experiment}  {', '.join(done['tags']) or 'has no tags'}")
+
+
+def _following(
+    runs: Runs, run: str, name: str, at: dict[str, int | None], *, lines: int, search: str
+) -> Iterator[str]:
+    """The lines of a log from ``at`` on, to its end, where ``at`` is then."""
+    while True:
+        begin = at[name]
+        most = lines if begin is None else MOST_LINES
+        part = runs.log(run, name, lines=most, search=search or None, **{"from": begin})
+        at[name] = int(part["next"])
+        yield from (each["text"] for each in part["lines"])
+        if at[name] == begin or at[name] == int(part["size"]):
+            return
+
+
+def _acts(verb: str) -> Any:
+    def act(run: RunId) -> None:
+        experiments = service().experiments
+        queue.tell_entry(getattr(experiments, verb)(experiments.of_run(run).id))
+
+    return act
+
+
+for _verb, _help in {
+    "stop": "Stop a run after its current step and a commit.",
+    "kill": "End a run at once; steps since its last checkpoint are lost.",
+    "resume": "Put a run back into the queue that was stopped, killed or failed.",
+}.items():
+    app.command(_verb, help=_help)(_acts(_verb))
