@@ -64,7 +64,7 @@ NARROW: dict[str, tuple[str, ...]] = {
         *("platform.store", "platform.tasks"),
         # How a commit's files are called, and which run's folder has them.
         *("train.checkpoint.commit_reader", "train.checkpoint.storage"),
-        *("train.checkpoint.pins", "train.run_folder.figures"),
+        *("train.checkpoint.pins", "train.run_folder.figures", "train.run_folder.removal"),
     ),
     "platform.queue": (
         *("errors", "printable", "traces", "governance", "storage"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from govray.cli.server_option import service
 if TYPE_CHECKING:
     from govray.platform.client.operations import Runs
 
-app = typer.Typer(help="List, show and compare runs, stop or resume one, download its evidence.")
+app = typer.Typer(help="List, show and compare runs, stop, resume or delete one, download its evidence.")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
 
@@ -230,3 +231,62 @@ for _verb, _help in {
     "resume": "Put a run back into the queue that was stopped, killed or failed.",
 }.items():
     app.command(_verb, help=_help)(_acts(_verb))
+
+
+@app.command("delete")
+def delete(
+    run: Annotated[str, typer.Argument(metavar="NAME", help="A run, or with --experiment one.")],
+    experiment: Annotated[
+        bool, typer.Option("--experiment", help="All runs of this experiment or search.")
+    ] = False,
+) -> None:
+    """Mark a run to be deleted. It is removed from storage after its project's time."""
+    client = service()
+    found = (
+        client.experiments.delete_indexed(run).items if experiment else [client.runs.delete(run)]
+    )
+    report([each.model_dump(by_alias=True) for each in found])
+    for each in found:
+        what = "its checkpoints go" if each.attested else "it goes"
+        line(f"{each.trial}  marked: {what} after {each.gone_after}")
+    line(f"Take it back  govray runs restore {quote(run)}{' --experiment' * experiment}")
+
+
+@app.command("restore")
+def restore(
+    run: Annotated[str, typer.Argument(metavar="NAME", help="A run, or with --experiment one.")],
+    experiment: Annotated[
+        bool, typer.Option("--experiment", help="All runs of this experiment or search.")
+    ] = False,
+) -> None:
+    """Take the mark of a run back, before it is removed."""
+    client = service()
+    found = (
+        client.experiments.restore_indexed(run).items if experiment else [client.runs.restore(run)]
+    )
+    report([each.model_dump(by_alias=True) for each in found])
+    for each in found:
+        line(f"{each.trial}  stays")
+
+
+@app.command("deleted")
+def list_deleted(
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+) -> None:
+    """List runs that are marked to be deleted, and those that are gone."""
+    from itertools import islice
+
+    found = list(islice(service().runs.deletions(project=project), limit))
+    report([each.model_dump(by_alias=True) for each in found])
+    grid = table("run", "experiment", "project", "marked", "by", "gone", "why")
+    for each in found:
+        gone = f"on {each.gone}" if each.gone else f"after {each.gone_after}"
+        gone = "restored" if each.restored else gone
+        grid.row(
+            *(each.trial, each.experiment, each.project, each.at, each.user, gone),
+            each.why or "",
+        )
+    print_table(grid)

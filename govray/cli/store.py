@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
     from govray.governance.trust.anchor import TrustAnchor
     from govray.platform.indexing.indexer import IndexReport, IndexSettings
+    from govray.platform.indexing.sweep import Swept
 
 app = typer.Typer(help="Make, fill and rebuild the index of runs and models.")
 
 DEFAULT_STORE = "sqlite:///govray.db"
 _LOOK_S = 2.0
+_RETAIN_S = 600.0
+"""Between looks for runs that no project's retention keeps."""
 
 Store = Annotated[
     str,
@@ -114,15 +117,49 @@ def keep_indexed(
 ) -> None:
     """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes.
     ``passed`` is called when all of it was looked through, with how many are left out."""
+    import time
+
     told: dict[str, str] = {}
-    begin = ""
+    begin, retain_next = "", 0.0
     while not stop.is_set():
         done = _look(engine, storage, settings, begin)
         _tell_left_out({k: v for k, v in done.left_out.items() if told.get(k) != v})
         told, begin = (told if begin or done.next else {}) | done.left_out, done.next or ""
         if not begin and not done.behind:
             passed(len(told))
+            retaining = time.monotonic() >= retain_next
+            if retaining:
+                retain_next = time.monotonic() + _RETAIN_S
+            _sweep(engine, storage, attestor=settings.models is not None, retaining=retaining)
             stop.wait(_LOOK_S)
+
+
+@app.command("sweep")
+def sweep(storage: Storage, models: Models = None, store: Store = DEFAULT_STORE) -> None:
+    """Remove the runs below a storage path that are marked and due.
+
+    A service with --storage, and index --follow, do the same.
+    """
+    from govray.platform.store.database import open_store
+
+    with opened(open_store(store)) as engine:
+        done = _sweep(engine, storage, attestor=models is not None)
+    report({"removed": done.removed, "kept": done.kept})
+    line(f"SWEPT  {len(done.removed)} runs removed")
+    for run, why in done.kept.items():
+        field("kept", f"{run}: {why}")
+
+
+def _sweep(engine: Engine, storage: Place, *, attestor: bool, retaining: bool = True) -> Swept:
+    from govray.governance.formats.document import format_time
+    from govray.platform.indexing.sweep import retain
+    from govray.platform.indexing.sweep import sweep as remove_due
+    from govray.train.run_folder.clock import instant
+
+    at = format_time(instant())
+    if retaining:
+        retain(engine, storage, at=at, attestor=attestor)
+    return remove_due(engine, storage, at=at, attestor=attestor)
 
 
 @app.command("rebuild")

@@ -30,6 +30,7 @@ from ray import tune
 
 from govray.errors import GovrayError, Stopped
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.pins import TAKEN_OVER
 from govray.train.checkpoint.storage import folder_name
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment
@@ -196,7 +197,7 @@ class GovernedTrainable(tune.Trainable):
             clone(donor, step, self._run, experiment, config, reports, changes)
         if setting.keep_at:
             self._run.mkdir(exist_ok=True)
-            pin_ahead(self._run, setting.keep_at, "another trial may take it over")
+            pin_ahead(self._run, setting.keep_at, TAKEN_OVER)
         put_unreported_aside(self._run)
         return self._make(setting, experiment)
 

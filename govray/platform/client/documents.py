@@ -155,6 +155,30 @@ class StoredFiles(Answered):
     whole: bool
 
 
+class Deletion(Answered):
+    """A run that is to be deleted, or its tombstone."""
+
+    trial: str
+    experiment: str
+    project: str
+    at: str
+    user: str
+    gone_after: str
+    restored: str | None = None
+    begun: str | None = None
+    gone: str | None = None
+    why: str | None = None
+    attested: bool
+    bytes: str
+    digests: dict[str, Any]
+
+
+class Deletions(Answered):
+    """Those of an experiment."""
+
+    items: list[Deletion]
+
+
 class Model(Answered):
     """A registered model. The public sees its name alone."""
 

@@ -22,6 +22,8 @@ from govray.platform.client.documents import (
     Checkpoint,
     CheckpointPin,
     CheckpointPins,
+    Deletion,
+    Deletions,
     ExperimentCheck,
     Metric,
     Model,
@@ -154,6 +156,8 @@ class Experiments(Namespace):
     indexed = Pages("/v1/experiments", Json)
     get_indexed = Call("GET", "/v1/experiments/{experiment}", Json)
     get_tags = Call("GET", "/v1/experiments/{experiment}/tags", Json)
+    delete_indexed = Call("DELETE", "/v1/experiments/{experiment}", Deletions)
+    restore_indexed = Call("POST", "/v1/experiments/{experiment}:restore", Deletions)
     put_tags = Call("PUT", "/v1/experiments/{experiment}/tags", Json)
 
     def of_run(self, run: str) -> SubmissionItem:
@@ -185,6 +189,10 @@ class Runs(Namespace):
     pins = Call("GET", "/v1/trials/{trial}/pins", CheckpointPins)
     pin = Call("POST", "/v1/trials/{trial}/checkpoints/{step}:pin", CheckpointPin)
     unpin = Call("POST", "/v1/trials/{trial}/checkpoints/{step}:unpin", CheckpointPin)
+    delete = Call("DELETE", "/v1/trials/{trial}", Deletion)
+    restore = Call("POST", "/v1/trials/{trial}:restore", Deletion)
+    deletions = Pages("/v1/deletions", Deletion)
+    deletion = Call("GET", "/v1/deletions/{trial}", Deletion)
     logs = Call("GET", "/v1/trials/{trial}/logs", Json)
     log = Call("GET", "/v1/trials/{trial}/logs/{name}", Json)
     checkpoint_files = Call("GET", "/v1/trials/{trial}/checkpoints/{step}/files", StoredFiles)

@@ -60,6 +60,7 @@ from govray.platform.service.routes import (
     audit_log,
     cases,
     corpora,
+    deletions,
     downloads,
     experiments,
     files,
@@ -92,7 +93,7 @@ Errors are problem details (RFC 9457)."""
 
 # In the order of the description. A new one is named here.
 _BELOW_V1 = (
-    *(health, sign_in, audit_log, experiments, pins, submissions, archives, downloads),
+    *(health, sign_in, audit_log, experiments, pins, deletions, submissions, archives, downloads),
     *(files, live_metrics, logs, models, lineage, corpora, records, ledgers, attestations),
     *(policies, memorization, cases, projects, role_bindings, tokens, webhooks, tasks),
 )

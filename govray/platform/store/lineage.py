@@ -134,7 +134,8 @@ class GroupLineage(Document):
 
 
 class LineageRun(Document):
-    """The run. What is optional is as in the attestation."""
+    """The run. What is optional is as in the attestation, but for ``deleted``: when the run's
+    checkpoints were deleted. Its model and evidence stay."""
 
     id: Name
     name: str
@@ -142,6 +143,7 @@ class LineageRun(Document):
     finished: Timestamp
     initial_weights: dict[str, Digest] | None = None
     ancestry: tuple[Ancestor, ...] | None = None
+    deleted: Timestamp | None = None
 
 
 class Lineage(Document):

@@ -40,6 +40,17 @@ LONGEST_DEFAULTS = 1 << 14
 MOST_NAMES = 64
 
 
+class Retention(BaseModel):
+    """Which runs are deleted by themselves: those that ended long ago, but for some of each
+    experiment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    days: int = Field(ge=1, le=36_500, description="since a run ended; earlier ones are marked")
+    best: int = Field(0, ge=0, le=100_000, description="of an experiment's runs so many stay")
+    latest: int = Field(0, ge=0, le=100_000, description="of an experiment's runs so many stay")
+
+
 class ProjectSettings(BaseModel):
     """What an administrator sets for a project. An empty one allows everything."""
 
@@ -76,6 +87,12 @@ class ProjectSettings(BaseModel):
         strict=False,
         description="kinds of tasks that may be submitted; all of them, but with depth_policies "
         "tensorboard and inference alone",
+    )
+    delete_after_days: int = Field(
+        7, ge=0, le=3650, description="days from a run's deletion to its removal from storage"
+    )
+    retention: Retention | None = Field(
+        None, description="which runs are deleted by themselves; none of them"
     )
     memorization_tau: float | None = Field(
         None, description="the laxest limit of memorization that a search may declare"

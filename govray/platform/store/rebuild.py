@@ -6,9 +6,10 @@ old one unchanged.
 
 What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
 log. So are the queue, webhooks with what they were told, and workspaces with their projects and
-roles. So are rights holders' cases, the owners of experiments, the public attestations, and the
-seen heads of ledgers. Lost is what storage has no longer: deleted runs and checkpoints. What the
-queue knows of a run's owner counts before what the old index had.
+roles. So are rights holders' cases, the owners of experiments, the public attestations, the seen
+heads of ledgers, and the tombstones of deleted runs. Lost is what storage has no longer: the rows
+of deleted runs and checkpoints. What the queue knows of a run's owner counts before what the old
+index had.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from sqlmodel import Session
 
 from govray.errors import Refused
-from govray.platform.store import tables
+from govray.platform.store import deletions, tables
 from govray.platform.store.database import begin_writing, connect, sqlite_file
 from govray.platform.store.run_owners import copy_tags, settle, submitted_runs
 
@@ -34,7 +35,7 @@ KEPT = frozenset(
     | {"submission", "lease", "pool"}
     | {"workspace", "project", "groupmember", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
-    | {"browsersession", "signinattempt", "task_ticket", "rightscase"}
+    | {"browsersession", "signinattempt", "task_ticket", "rightscase", "deletion"}
 )
 """The tables that storage does not know."""
 
@@ -85,6 +86,7 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
                     before = {each.id for each in session.scalars(select(tables.Experiment))}
                     _exchange(session.connection(), schema)
                     _settle_owners(session, before)
+                    deletions.tell_lineages(session)
                     session.commit()
             finally:
                 connection.rollback()

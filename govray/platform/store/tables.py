@@ -716,6 +716,35 @@ class RightsCase(SQLModel, table=True):
     closed: str | None = None
 
 
+class Deletion(SQLModel, table=True):
+    """That a run is to be deleted, and later its tombstone. ``trial`` is the run's name.
+
+    Marked ``at``, by ``user``. From ``gone_after`` on a sweep removes it. ``begun`` is when that
+    began, from where nothing is restored, and ``gone`` when it was done. ``why`` says what kept it.
+
+    ``restored`` is when the mark was taken back. Nothing is deleted then, and no retention marks
+    the run again. ``attested``: its model and evidence stay, and its checkpoints go. ``digests``
+    name what was there. It refers to no row: a rebuild drops those of runs that storage has no
+    longer.
+    """
+
+    trial: str = Field(primary_key=True)
+    experiment: str = Field(index=True)
+    project: str = Field(index=True)
+    storage: str
+    folder: str
+    at: str
+    user: str
+    gone_after: str = Field(index=True)
+    restored: str | None = None
+    begun: str | None = None
+    gone: str | None = None
+    why: str | None = None
+    attested: bool = False
+    bytes: int = Field(default=0, sa_type=BigInteger)
+    digests: Json = Field(sa_type=JSON)
+
+
 class StoreSecret(SQLModel, table=True):
     """The fingerprint of the secret that confidential records are keyed with. At most one row."""
 

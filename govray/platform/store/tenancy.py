@@ -21,7 +21,7 @@ from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
 from govray.platform.store.audit_log import ChangedBy, log
-from govray.platform.store.project_settings import parse_settings
+from govray.platform.store.project_settings import ProjectSettings, parse_settings
 from govray.platform.store.tables import Project, Workspace
 
 DEFAULT = "default"
@@ -171,12 +171,14 @@ def change_project(
 def project_limits(session: Session) -> dict[str, tuple[float, int | None]]:
     """Project → its share beside others, and the slots that it holds at the same time, if limited.
     For whoever decides what starts next. A project without settings has the share 1."""
+    found = settings_by_project(session)
+    return {name: (each.share, each.max_slots) for name, each in found.items()}
+
+
+def settings_by_project(session: Session) -> dict[str, ProjectSettings]:
+    """The settings of every project, by name."""
     rows = session.exec(select(Project.name, Project.settings).order_by(col(Project.name)))
-    found = {}
-    for name, stored in rows:
-        settings = parse_settings(stored, where=f"project {name}")
-        found[name] = (settings.share, settings.max_slots)
-    return found
+    return {name: parse_settings(stored, where=f"project {name}") for name, stored in rows}
 
 
 def _change(

@@ -30,6 +30,10 @@ PINS = "pins.json"
 MANIFEST = "manifest.json"
 """The file that makes a folder a commit; it is removed first."""
 BY = "pinned by "
+COMPARED = "compared with the replayed run"
+"""Why a replay's own commits stay. Nobody else needs them."""
+TAKEN_OVER = "another trial may take it over"
+"""Why commits of a search's trial stay while the search goes on."""
 LONGEST_REASON = 200
 """Characters."""
 

@@ -35,7 +35,7 @@ from govray.governance.record.ledger import Ledger, read_leaves
 from govray.governance.trust.trust_state import TrustState
 from govray.train.attest.write_model import environment
 from govray.train.checkpoint import commit_folder, whole_file
-from govray.train.checkpoint.pins import write_pins
+from govray.train.checkpoint.pins import COMPARED, write_pins
 from govray.train.checkpoint.retention import DEFAULT
 from govray.train.checkpoint.storage import storage_of
 from govray.train.driver.progress import StepCallback
@@ -322,8 +322,7 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
 
 
 def _pin(folder: Path, steps: Iterable[int]) -> None:
-    names = {folder_name(step): "compared with the replayed run" for step in sorted(steps)}
-    write_pins(folder, names)
+    write_pins(folder, {folder_name(step): COMPARED for step in sorted(steps)})
 
 
 def _config(inputs: RecordedInputs, order: Order) -> dict[str, Any]:

@@ -95,6 +95,7 @@ PROJECT = "/v1/projects/{project}"
 MEMBER = "/v1/groups/{group}/members/{user}"
 VERSION = "/v1/models/{model}/versions/{version}"
 WRITERS = ("admin", "engineer")
+_RUN = "experiments/e1"
 WEBHOOK = "w-000000000000"
 """There is none of this name."""
 
@@ -135,6 +136,14 @@ CASES = [
             ok=(404, 403),  # there is none; of an admin's run the engineer is told no first
         )
         for verb, body in (("pin", {}), ("unpin", None))
+    ),
+    get("/v1/deletions", STAFF),
+    get("/v1/deletions/{trial}", STAFF, "/v1/deletions/done", ok=(404,)),  # it is not marked
+    *(
+        # It has no folder, and of an admin's run the engineer is told no.
+        Case(method, f"/v1/{noun}{verb}", WRITERS, f"/v1/{path}{verb}", ok=(409, 403))
+        for noun, path in (("trials/{trial}", "trials/done"), ("experiments/{experiment}", _RUN))
+        for method, verb in (("DELETE", ""), ("POST", ":restore"))
     ),
     get("/v1/pools", STAFF),
     get("/v1/submissions", STAFF),
@@ -481,6 +490,10 @@ CASES = [
         WRITERS,
         "/models/first/1.0.0/promote",
         params={"stage": "staging"},
+    ),
+    *(
+        Case("POST", f"/trials/{{trial}}/{verb}", WRITERS, f"/trials/done/{verb}", ok=(409, 403))
+        for verb in ("delete", "restore")
     ),
     Case("POST", "/experiments/{experiment}/tags", WRITERS, "/experiments/e1/tags", ok=(403,)),
     get("/runs", STAFF),

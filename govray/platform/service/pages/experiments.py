@@ -31,6 +31,7 @@ from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.form_fields import form_of, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
+from govray.platform.service.routes.deletions import delete_trial, may_delete, restore_trial
 from govray.platform.service.routes.experiments import (
     TAGGERS,
     KnownExperiment,
@@ -42,12 +43,19 @@ from govray.platform.service.routes.experiments import (
 from govray.platform.service.routes.live_metrics import GOING
 from govray.platform.service.routes.logs import LARGEST, LONGEST_SEARCH, folder_of, part_of
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_models import whole_attestations
 from govray.platform.store import run_logs
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, tags_of
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
+from govray.platform.store.tables import (
+    Attestation,
+    Checkpoint,
+    Decision,
+    Deletion,
+    Experiment,
+    Trial,
+)
 from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, newest, one
 
 SHADES = 6
@@ -193,8 +201,14 @@ def varied(trials: Sequence[Trial]) -> list[str]:
 
 
 @router.get("/trials/{trial}")
-def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
+def of_trial(
+    visit: VisitDep,
+    known: KnownTrial,
+    view: ViewDep,
+    ask: Annotated[str, Query(max_length=16)] = "",
+) -> HTMLResponse:
     trial = known.id
+    deletes = may_delete(visit, known.experiment)
     lines = lines_of(visit.session, trial, first=view.first, last=view.last)
     live = known.state in GOING
     decisions = visit.session.scalars(
@@ -222,6 +236,9 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
         most=MOST_POINTS,
         lines=sorted(lines.items(), key=lambda item: item[0][::-1]),
         live=live,
+        deletion=visit.session.get(Deletion, trial),
+        deletes=deletes,
+        asking=deletes and ask == "delete",
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
         decisions=decisions,
         linked=_linked(visit, decisions),
@@ -234,6 +251,18 @@ def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
         shades=shades,
         **_KINDS,
     )
+
+
+@router.post("/trials/{trial}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
+def delete(visit: VisitDep, known: KnownTrial) -> Response:
+    delete_trial(visit, known)
+    return then(f"/trials/{quote(known.id)}")
+
+
+@router.post("/trials/{trial}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
+def restore(visit: VisitDep, known: KnownTrial) -> Response:
+    restore_trial(visit, known)
+    return then(f"/trials/{quote(known.id)}")
 
 
 @router.get("/trials/{trial}/figures/{file}")

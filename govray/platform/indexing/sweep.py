@@ -1,0 +1,123 @@
+"""Removing runs that are marked and due, one after the other, whatever killed the sweep before.
+
+First the mark says that removal began, in the transaction that looked whether the run may go. Then
+its folder is removed, which looks once more (`govray.train.run_folder.removal`). Then the mark
+becomes a tombstone. A kill between any two leaves a mark whose removal began: the next sweep goes
+on there. What may not go stays marked, with the reason, and is asked about again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.errors import GovrayError, Refused
+from govray.platform.store import deletions, tables
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import begin_writing
+from govray.platform.store.tenancy import settings_by_project
+from govray.storage.place import Place
+from govray.train.run_folder import removal
+
+
+@dataclass
+class Swept:
+    """What one sweep did: the runs that it removed, and the others that were due, with why."""
+
+    removed: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -> Swept:
+    """Remove what is due on a storage.
+    ``attestor``: whether one signs models here, apart from the runs' folders."""
+    done, storage = Swept(), storage.resolve()
+    with Session(engine) as session:
+        runs = deletions.due(session, str(storage), at=at)
+    for run in runs:
+        try:
+            if _remove(engine, storage, run, at=at, attestor=attestor):
+                done.removed.append(run)
+        except (GovrayError, OSError) as error:
+            # Not where: a path of this machine is not for who reads the mark.
+            why = error.what if isinstance(error, GovrayError) else error.strerror
+            done.kept[run] = why or type(error).__name__
+            _note(engine, run, why=done.kept[run])
+    return done
+
+
+def retain(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -> list[str]:
+    """Mark what no rule of its project's retention keeps; the runs. What may not go is left."""
+    marked, storage = [], storage.resolve()
+    with Session(engine) as session:
+        begin_writing(session)
+        settings = settings_by_project(session)
+        rules = {name: each.retention for name, each in settings.items() if each.retention}
+        for trial in deletions.retained(session, str(storage), rules, at=at):
+            project = session.get_one(tables.Experiment, trial.experiment).project
+            try:
+                deletions.check_may_go(session, trial, attestor=attestor)
+                removal.check_may_go(storage, trial.folder)
+                model = removal.has_model(storage, trial.folder)
+            except (GovrayError, OSError):
+                continue
+            deletions.mark(
+                session,
+                trial,
+                days=settings[project].delete_after_days,
+                attested=model,
+                by=ChangedBy(user=deletions.RETENTION, at=at),
+            )
+            marked.append(trial.id)
+        session.commit()
+    return marked
+
+
+def _remove(engine: Engine, storage: Place, run: str, *, at: str, attestor: bool) -> bool:
+    with Session(engine) as session:
+        begin_writing(session)
+        row = session.get(tables.Deletion, run)
+        if row is None or row.gone is not None or row.restored is not None:
+            return False  # restored meanwhile, or another sweep was faster
+        trial = session.get(tables.Trial, run)
+        begins = row.begun is None
+        # What a kill left before anything moved is looked at again: it may be attested by now.
+        if begins or removal.stands(storage, row.folder):
+            if trial is None:
+                raise Refused("the index does not know the run", where=run, do="Index its storage")
+            deletions.check_may_go(session, trial, attestor=attestor)
+            removal.check_may_go(storage, row.folder)
+            has_model = removal.has_model(storage, row.folder)
+            if begins:
+                deletions.describe(session, trial, row, attested=has_model)
+            row.attested |= has_model or bool(deletions.attestations(session, run))
+            row.begun = row.begun or at
+            session.add(row)
+            session.commit()
+        folder, keep = row.folder, row.attested
+    try:
+        removal.remove(storage, folder, keep=keep or removal.has_model(storage, folder))
+    except Refused:
+        if begins:  # a hold or a driver came in between, and all is there
+            _note(engine, run, begun=None)
+        raise
+    with Session(engine) as session:
+        begin_writing(session)
+        row = session.get(tables.Deletion, run)
+        if row is None or row.gone is not None:
+            return False
+        deletions.finish(session, row, at=at)
+        session.commit()
+    return True
+
+
+def _note(engine: Engine, run: str, **values: str | None) -> None:
+    """Change the mark of a run that is still there."""
+    with Session(engine) as session:
+        begin_writing(session)
+        row = session.get(tables.Deletion, run)
+        if row is not None and row.gone is None:
+            session.add(row.sqlmodel_update(values))
+            session.commit()

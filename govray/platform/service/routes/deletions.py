@@ -1,0 +1,187 @@
+"""Deleting runs in two steps: marked now, gone after a time. And what is known of those that went.
+
+For who submits in the run's project: their own runs, and an admin's all. A mark removes nothing,
+and `:restore` takes it back. What may not go is refused, with what needs it. The process that
+indexes the storage removes what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from sqlmodel import col, select
+
+from govray.governance.formats.document import Count
+from govray.platform.service.acting.project_rules import settings_of
+from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.problems import not_allowed, refused
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.roles import Action, may
+from govray.platform.service.identity.visit import Visit, VisitDep
+from govray.platform.service.routes.experiments import Filter, KnownExperiment, KnownTrial
+from govray.platform.service.visible.lookup import Finder
+from govray.platform.service.visible.reach import in_projects
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
+from govray.platform.store import deletions, tables
+from govray.platform.store.database import begin_writing
+from govray.platform.store.project_settings import ProjectSettings
+from govray.storage.place import place
+from govray.train.run_folder import removal
+
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+
+
+class Deletion(Answer):
+    """A run that is to be deleted, or was."""
+
+    trial: str
+    experiment: str
+    project: str
+    at: str = Field(description="When it was marked.")
+    user: str
+    gone_after: str = Field(description="When it is removed, at the earliest.")
+    restored: str | None = Field(description="When the mark was taken back: it stays.")
+    begun: str | None = Field(description="When its removal began. From then on it stays deleted.")
+    gone: str | None = Field(description="When it was gone from the storage.")
+    why: str | None = Field(description="Why it is still there, though it is due.")
+    attested: bool = Field(
+        description="It has a model: this stays with its evidence, and the checkpoints go."
+    )
+    bytes: Count = Field(description="Of its checkpoints.")
+    digests: dict[str, Any] = Field(
+        description="Of its checkpoints, code, policy, prepared data and attestations."
+    )
+
+
+class Deletions(Answer):
+    """What became of each run of an experiment."""
+
+    items: list[Deletion]
+
+
+_deletions = Finder(
+    "deletion",
+    tables.Deletion,
+    "trial",
+    lambda caller: in_projects(caller, tables.Deletion.project),
+    "See the list of deletions",
+)
+
+
+@router.get("/deletions")
+def listing(
+    visit: VisitDep,
+    page: PageDep,
+    project: Filter = None,
+    experiment: Filter = None,
+) -> Listing[Deletion]:
+    """Runs that are marked, and the tombstones of those that are gone. The latest mark first."""
+    d = tables.Deletion
+    statement = filtered(
+        select(d).where(in_projects(visit.caller, d.project)),
+        *((d.project, project), (d.experiment, experiment)),
+    )
+    order = (d.at, d.trial)
+    return page.listing(visit.session, statement, order, Deletion.model_validate, descending=True)
+
+
+@router.get("/deletions/{trial}")
+def deletion(visit: VisitDep, trial: str) -> Deletion:
+    """What is known of a run that is marked, or is gone."""
+    return Deletion.model_validate(_deletions(visit.session, visit.caller, trial))
+
+
+@router.delete("/trials/{trial}", dependencies=[SUBMITTERS])
+def delete_trial(visit: VisitDep, known: KnownTrial) -> Deletion:
+    """Mark a run to be deleted. Nothing is removed before `goneAfter`."""
+    return _mark(visit, [known])[0]
+
+
+@router.post("/trials/{trial}:restore", dependencies=[SUBMITTERS])
+def restore_trial(visit: VisitDep, known: KnownTrial) -> Deletion:
+    """Take a mark back, as long as removal has not begun. No retention marks the run again."""
+    return _restore(visit, [known.id], known.experiment)[0]
+
+
+@router.delete("/experiments/{experiment}", dependencies=[SUBMITTERS])
+def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
+    """Mark all runs of an experiment, or none: one that may not go keeps the others."""
+    t = tables.Trial
+    of_experiment = select(t).where(t.experiment == known.id).order_by(col(t.id))
+    runs = [each for each in visit.session.exec(of_experiment) if each.replay_of is None]
+    if not runs:
+        raise refused("No run of this experiment is known", "Index its storage first")
+    return Deletions(items=_mark(visit, runs))
+
+
+@router.post("/experiments/{experiment}:restore", dependencies=[SUBMITTERS])
+def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
+    """Take back the marks of all runs of an experiment whose removal has not begun."""
+    d = tables.Deletion
+    marked = select(d.trial).where(
+        d.experiment == known.id, col(d.begun).is_(None), col(d.restored).is_(None)
+    )
+    runs = list(visit.session.exec(marked.order_by(col(d.trial))))
+    if not runs:
+        raise refused("No run of this experiment is marked, or the removal of all began")
+    return Deletions(items=_restore(visit, runs, known.id))
+
+
+def _mark(visit: Visit, runs: Sequence[tables.Trial]) -> list[Deletion]:
+    session = visit.session
+    experiment = runs[0].experiment
+    settings = _demand(visit, experiment)
+    begin_writing(session)
+    attestor = visit.request.app.state.register is not None
+    marked = []
+    for each in runs:
+        session.refresh(each)
+        storage = place(session.get_one(tables.Experiment, experiment).storage)
+        known = session.get(tables.Deletion, each.id)
+        new = known is None or known.restored is not None
+        if new:
+            deletions.check_may_go(session, each, attestor=attestor)
+            removal.check_may_go(storage, each.folder)
+        row = deletions.mark(
+            session,
+            each,
+            days=settings.delete_after_days,
+            attested=new and removal.has_model(storage, each.folder),
+            by=visit.by,
+        )
+        marked.append(Deletion.model_validate(row))
+    session.commit()
+    return marked
+
+
+def _restore(visit: Visit, runs: Sequence[str], experiment: str) -> list[Deletion]:
+    _demand(visit, experiment)
+    begin_writing(visit.session)
+    found = []
+    for each in runs:
+        row = deletions.restore(visit.session, each, by=visit.by)
+        found.append(Deletion.model_validate(row))
+    visit.session.commit()
+    return found
+
+
+def _demand(visit: Visit, experiment: str) -> ProjectSettings:
+    """The settings of the experiment's project, if the caller may delete its runs."""
+    row = visit.session.get_one(tables.Experiment, experiment)
+    if not may_delete(visit, experiment):
+        raise not_allowed(
+            f"{row.user} started it, and only {row.user} or an admin deletes its runs",
+        )
+    project = visit.session.get(tables.Project, row.project)
+    return settings_of(project) if project is not None else ProjectSettings()
+
+
+def may_delete(visit: Visit, experiment: str) -> bool:
+    """Whether the caller may delete runs of an experiment, and restore them."""
+    row = visit.session.get_one(tables.Experiment, experiment)
+    project = visit.session.get(tables.Project, row.project)
+    action: Action = "stop-own" if row.user == visit.caller.name else "stop-any"
+    return may(visit.caller, action, project, at=visit.at)

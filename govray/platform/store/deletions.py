@@ -1,0 +1,275 @@
+"""Runs that are to be deleted, in two steps: marked, then gone after a time. And their tombstones.
+
+A mark removes nothing and is taken back by `restore`, until a removal begins. What may not go is
+refused when it is marked, and again when it is due: it may have been registered meanwhile. What
+stands in the run's folder is looked at by `govray.train.run_folder.removal`.
+
+A tombstone stays, through a rebuild too, with the digests of what was there. The numbers and
+decisions of a run whose folder is gone go with it; its row and those of its checkpoints stay.
+
+Functions take a session and never commit. Times are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from math import isfinite
+
+from sqlalchemy import delete
+from sqlmodel import Session, col, select
+
+from govray.errors import Refused
+from govray.governance.formats.document import format_time, parse_time
+from govray.platform.store import tables
+from govray.platform.store.audit_log import ChangedBy, log
+from govray.platform.store.lineage import decode, encode
+from govray.platform.store.project_settings import Retention
+from govray.platform.store.run_owners import submission_of
+from govray.platform.store.states import (
+    CHECKPOINT,
+    CheckpointState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+    advance,
+)
+from govray.platform.store.submissions import ENDED
+from govray.platform.store.tables import Attestation, Deletion, Experiment, ModelVersion, Trial
+
+_RUNS = frozenset({TrialState.ACTIVE, TrialState.STOPPING})
+_SIGNED = "ATTESTED"
+_ENDED = frozenset({TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR})
+_OVER = frozenset({ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ERROR})
+_SEARCHES = frozenset({ExperimentState.ACTIVE, ExperimentState.STOPPING})
+RETENTION = "govray retention"
+"""Who marks what a project's retention does not keep."""
+SWEEP = "govray sweep"
+"""Who removes what is due, in the audit log."""
+
+
+def check_may_go(session: Session, trial: Trial, *, attestor: bool) -> None:
+    """Return if nothing that the store knows keeps a run.
+
+    Args:
+        attestor: Whether one signs models here. Then a run that has ended waits for its decision.
+
+    Raises:
+        Refused: It runs or waits in the queue, or a registered version or an attestation needs it.
+    """
+    where = f"run {trial.id}"
+    replays = session.exec(select(Trial).where(Trial.replay_of == trial.id)).all()
+    for each in (trial, *replays):
+        if each.state in _RUNS:
+            raise Refused(f"{each.id} is {each.state}", where=where, do="Stop or kill it first")
+    experiment = session.get_one(Experiment, trial.experiment)
+    if experiment.kind == "search" and experiment.state in _SEARCHES:
+        raise Refused(
+            f"its search {experiment.id} is {experiment.state}",
+            where=where,
+            do="Stop the search first, or let it end",
+        )
+    entry = submission_of(session, experiment.id)
+    if entry is not None and entry.state not in ENDED:
+        raise Refused(
+            f"its submission {entry.id} is {entry.state}",
+            where=where,
+            do="Stop or kill that first",
+        )
+    if (
+        attestor
+        and entry is not None
+        and entry.state is SubmissionState.COMPLETED
+        and entry.attested is None
+    ):
+        raise Refused(
+            "the attestor has not decided about its model yet", where=where, do="Try again later"
+        )
+    for version in _versions(session, trial.id):
+        raise Refused(
+            f"it is the run of a registered version, {version.model} {version.version}",
+            where=where,
+            do="It stays as long as the registry has that version",
+        )
+    if trial.replay_of is not None and attestations(session, trial.replay_of):
+        raise Refused(
+            f"it is a replay of {trial.replay_of}, whose attestation may rest on it",
+            where=where,
+            do="It stays as evidence",
+        )
+
+
+def attestations(session: Session, run: str) -> Sequence[Attestation]:
+    """Those of a run's model."""
+    return session.exec(
+        select(Attestation).where(Attestation.run == run).order_by(col(Attestation.digest))
+    ).all()
+
+
+def _versions(session: Session, run: str) -> Sequence[ModelVersion]:
+    a, v = Attestation, ModelVersion
+    of_run = select(v).join(a, col(a.digest) == col(v.attestation)).where(a.run == run)
+    return session.exec(of_run.order_by(col(v.model), col(v.version)).limit(1)).all()
+
+
+def mark(session: Session, trial: Trial, *, days: int, attested: bool, by: ChangedBy) -> Deletion:
+    """Mark a run that may go. One that is marked stays as it is.
+
+    Args:
+        days: From now to its removal.
+        attested: Whether a model lies in its folder, whatever the store knows.
+
+    Raises:
+        Refused: It is gone already.
+    """
+    known = session.get(Deletion, trial.id)
+    if known is not None and known.restored is not None:
+        session.delete(known)
+        session.flush()
+    elif known is not None:
+        if known.gone is not None:
+            raise Refused(f"it was deleted on {known.gone}", where=f"run {trial.id}")
+        return known
+    experiment = session.get_one(Experiment, trial.experiment)
+    row = Deletion(
+        trial=trial.id,
+        experiment=experiment.id,
+        project=experiment.project,
+        storage=experiment.storage,
+        folder=trial.folder,
+        at=by.at,
+        user=by.user,
+        gone_after=format_time(parse_time(by.at) + timedelta(days=days)),
+        digests={},
+    )
+    describe(session, trial, row, attested=attested)
+    session.add(row)
+    log(session, by, "run.delete", trial.id, {"goneAfter": row.gone_after})
+    return row
+
+
+def retained(
+    session: Session, storage: str, projects: Mapping[str, Retention], *, at: str
+) -> list[Trial]:
+    """The runs on a storage that no rule of their project keeps, and that nobody marked or
+    restored. They ended long enough ago, and are none of the best or latest of their experiment.
+
+    Args:
+        projects: Name → its rules.
+    """
+    found: list[Trial] = []
+    marked = select(Deletion.trial)
+    for name, rules in projects.items():
+        before = format_time(parse_time(at) - timedelta(days=rules.days))
+        here = select(Experiment).where(Experiment.project == name, Experiment.storage == storage)
+        ended = col(Experiment.state).in_(_OVER)
+        for experiment in session.exec(here.where(ended).order_by(col(Experiment.id))):
+            t = Trial
+            of_it = select(t).where(t.experiment == experiment.id, col(t.replay_of).is_(None))
+            runs = session.exec(of_it.order_by(col(t.started).desc(), col(t.id))).all()
+            kept = {each.id for each in runs[: rules.latest]}
+            kept |= {each.id for each in _by_result(experiment, runs)[: rules.best]}
+            free = set(session.exec(select(t.id).where(col(t.id).not_in(marked))))
+            found += [
+                each
+                for each in runs
+                if each.state in _ENDED
+                and each.finished is not None
+                and each.finished <= before
+                and each.id in free - kept
+            ]
+    return found
+
+
+def _by_result(experiment: Experiment, runs: Sequence[Trial]) -> list[Trial]:
+    """Runs with a result, the best first: by their objective, and else by the training loss."""
+    judged = any(each.objective is not None for each in runs)
+    sections = [experiment.config.get(name) for name in ("search", "validation")]
+    goals = [each.get("goal") for each in sections if isinstance(each, dict)]
+    sign = -1 if judged and next(filter(None, goals), "min") == "max" else 1
+    results = [(each.objective if judged else each.loss, each) for each in runs]
+    numbers = [(sign * n, each) for n, each in results if n is not None and isfinite(n)]
+    return [each for _, each in sorted(numbers, key=lambda pair: (pair[0], pair[1].id))]
+
+
+def describe(session: Session, trial: Trial, row: Deletion, *, attested: bool) -> None:
+    """Write what is there into the row, by digest."""
+    c = tables.Checkpoint
+    there = c.state == CheckpointState.COMPLETED
+    commits = session.exec(select(c).where(c.trial == trial.id, there).order_by(col(c.step))).all()
+    signed = [each.digest for each in attestations(session, trial.id)]
+    entry = submission_of(session, row.experiment)
+    row.attested = attested or bool(signed) or (entry is not None and entry.attested == _SIGNED)
+    row.bytes = sum(each.bytes for each in commits)
+    row.digests = {
+        "attestations": signed,
+        "checkpoints": [{"step": each.step, "digest": each.digest} for each in commits],
+        "code": trial.code,
+        "manifest": trial.manifest,
+        "policy": trial.policy,
+    }
+
+
+def restore(session: Session, trial: str, *, by: ChangedBy) -> Deletion:
+    """Take a mark back; its row stays, so no retention marks the run again.
+    Raises `Refused`: there is none, or removal began."""
+    row = session.get(Deletion, trial)
+    where = f"run {trial}"
+    if row is None or row.restored is not None:
+        raise Refused("it is not marked to be deleted", where=where)
+    if row.begun is not None:
+        raise Refused(
+            f"its removal began at {row.begun}",
+            where=where,
+            do="Run it again from its experiment file",
+        )
+    row.restored, row.why = by.at, None
+    session.add(row)
+    log(session, by, "run.restore", trial, {})
+    return row
+
+
+def due(session: Session, storage: str, *, at: str) -> list[str]:
+    """The runs on a storage that are to be removed now, or whose removal was killed."""
+    d = Deletion
+    return list(
+        session.exec(
+            select(d.trial)
+            .where(d.storage == storage, d.gone_after <= at)
+            .where(col(d.gone).is_(None), col(d.restored).is_(None))
+            .order_by(col(d.gone_after), col(d.trial))
+        )
+    )
+
+
+def finish(session: Session, row: Deletion, *, at: str) -> None:
+    """Make of a mark a tombstone: what it names is off the storage."""
+    row.gone, row.why = at, None
+    session.add(row)
+    t, c = Trial, tables.Checkpoint
+    runs = [row.trial]
+    if not row.attested:
+        runs += session.exec(select(t.id).where(t.replay_of == row.trial))
+        for kind in (tables.Metric, tables.Decision):
+            session.connection().execute(delete(kind).where(col(kind.trial).in_(runs)))
+    for commit in session.exec(select(c).where(col(c.trial).in_(runs))):
+        what = f"checkpoint of step {commit.step} of {commit.trial}"
+        if commit.state is CheckpointState.ACTIVE:
+            commit.state = CheckpointState.ERROR  # nobody writes it any more
+        commit.state = advance(CHECKPOINT, commit.state, CheckpointState.DELETED, what)
+        session.add(commit)
+    log(session, ChangedBy(user=SWEEP, at=at), "run.deleted", row.trial, {"bytes": row.bytes})
+    tell_lineages(session, [row])
+
+
+def tell_lineages(session: Session, gone: Sequence[Deletion] | None = None) -> None:
+    """Let the lineage of each attested model say when its run's checkpoints were deleted.
+    ``gone``: of these; None: of all tombstones, after a rebuild."""
+    if gone is None:
+        gone = session.exec(select(Deletion).where(col(Deletion.gone).is_not(None))).all()
+    for row in gone:
+        for signed in attestations(session, row.trial):
+            document = decode(signed.lineage)
+            run = document.run.model_copy(update={"deleted": row.gone})
+            signed.lineage = encode(document.model_copy(update={"run": run}))
+            session.add(signed)
