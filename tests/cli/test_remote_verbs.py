@@ -223,6 +223,29 @@ def test_what_the_service_has_is_listed(
     assert "tasks-port" in run(*here, "task", "open", task, code=1).err
 
 
+def test_a_run_is_deleted_listed_and_restored(
+    run: Run, address: str, service: Service, tmp_path: Path
+) -> None:
+    (tmp_path / "run-d").mkdir()
+    with Session(service.engine) as session:
+        done = ExperimentState.COMPLETED
+        add_experiment(session, "run-d", "gpt", "run", done)
+        experiment = session.get_one(Experiment, "run-d")
+        experiment.storage, experiment.user = str(tmp_path), "engineer"
+        add_trial(
+            session, "run-d", "run-d", ZERO, steps=3, floor=2.0, hyperparameters={},
+            state=TrialState.COMPLETED,
+        )  # fmt: skip
+        session.commit()
+    here = ("--server", address, "runs")
+    assert "it goes after" in run(*here, "delete", "run-d").out
+    [marked] = run(*here, "deleted", "--json").json
+    assert (marked["trial"], marked["gone"], marked["user"]) == ("run-d", None, "engineer")
+    assert "stays" in run(*here, "restore", "run-d", "--experiment").out
+    assert "restored" in run(*here, "deleted").out
+    assert "not marked" in run(*here, "restore", "run-d", code=1).err
+
+
 @pytest.mark.parametrize("words", [["verify", "model"], ["runs", "code", "x"], ["serve"]])
 def test_a_verb_that_acts_here_alone_refuses_a_service(
     run: Run, address: str, words: list[str]

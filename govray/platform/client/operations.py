@@ -334,6 +334,7 @@ class Projects(Namespace):
     make = Call("POST", "/v1/projects", Json)
     get = Call("GET", "/v1/projects/{project}", Json)
     change = Call("PATCH", "/v1/projects/{project}", Json)
+    space = Call("GET", "/v1/projects/{project}/space", Json)
     settings = Call("GET", "/v1/projects/{project}/settings", Json)
     set = Call("PUT", "/v1/projects/{project}/settings", Json)
     workspaces = Pages("/v1/workspaces", Json)

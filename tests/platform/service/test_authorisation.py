@@ -308,6 +308,7 @@ CASES = [
     ),
     seen("GET", PROJECT, STAFF),
     seen("PATCH", PROJECT, ("admin",), body={"description": "x"}),
+    get(PROJECT + "/space", STAFF, "/v1/projects/default/space"),
     seen("GET", PROJECT + "/settings", STAFF),
     seen("PUT", PROJECT + "/settings", ("admin",), body={}),
     get("/v1/role-bindings", PEOPLE),

@@ -127,6 +127,24 @@ def test_a_run_is_marked_and_after_its_time_gone_and_its_tombstone_has_the_diges
         assert answer.status_code == 409
 
 
+def test_a_project_says_what_its_checkpoints_take_and_what_is_marked(
+    service: Service, run: Path
+) -> None:
+    ask = service.client("auditor")
+
+    def taken() -> tuple[int, int]:
+        said = ask.get("/v1/projects/default/space").json()
+        assert said["free"] is None  # this service has no storage of its own
+        return int(said["checkpoints"]), int(said["marked"])
+
+    all_, marked = taken()
+    delete(service, run)
+    assert taken() == (all_, marked + 14)
+    assert "are marked to be deleted" in ask.get("/projects/default").text
+    swept(service, run)
+    assert taken() == (all_ - 14, marked)
+
+
 def test_what_a_replay_compares_keeps_no_run_and_its_other_pins_do(
     service: Service, run: Path
 ) -> None:

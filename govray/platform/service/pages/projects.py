@@ -19,6 +19,7 @@ from govray.platform.service.pages.form_fields import FormDep, checked, field, t
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import projects as routes
 from govray.platform.service.routes import role_bindings as role_routes
+from govray.platform.service.routes.deletions import space_of
 from govray.platform.service.routes.role_bindings import NewBinding
 from govray.platform.service.visible.readers import SIGNED_IN, administers
 from govray.platform.store import tenancy
@@ -85,6 +86,7 @@ def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
         visit,
         "project.html",
         project=row,
+        space=space_of(visit, row.name),
         own=sorted(role_in(visit.caller, row, at=visit.at)),
         roles=roles[:MOST_ROLES],
         more=len(roles) > MOST_ROLES,

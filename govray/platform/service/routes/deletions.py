@@ -8,14 +8,17 @@ indexes the storage removes what is due.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
-from sqlmodel import col, select
+from sqlmodel import col, func, select
 
 from govray.governance.formats.document import Count
-from govray.platform.service.acting.project_rules import settings_of
+from govray.platform.service.acting.project_rules import PlaceName, find_project, settings_of
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
@@ -28,6 +31,7 @@ from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import deletions, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import ProjectSettings
+from govray.platform.store.states import CheckpointState
 from govray.storage.place import place
 from govray.train.run_folder import removal
 
@@ -62,6 +66,16 @@ class Deletions(Answer):
     items: list[Deletion]
 
 
+class Space(Answer):
+    """What a project's runs take on storage, as the index knows it."""
+
+    checkpoints: Count = Field(description="Bytes of all checkpoints that are there.")
+    marked: Count = Field(description="Of these, bytes that go with runs that are marked.")
+    free: Count | None = Field(
+        description="Bytes free on the storage of this service; null: it has none on a disk."
+    )
+
+
 _deletions = Finder(
     "deletion",
     tables.Deletion,
@@ -92,6 +106,33 @@ def listing(
 def deletion(visit: VisitDep, trial: str) -> Deletion:
     """What is known of a run that is marked, or is gone."""
     return Deletion.model_validate(_deletions(visit.session, visit.caller, trial))
+
+
+@router.get("/projects/{project}/space")
+def space(visit: VisitDep, project: PlaceName) -> Space:
+    """What the checkpoints of a project take, what is about to go, and what is free."""
+    return space_of(visit, find_project(visit.session, visit.caller, project).name)
+
+
+def space_of(visit: Visit, project: str) -> Space:
+    """The space that a project takes; the caller sees the project."""
+    c, t, e, d = tables.Checkpoint, tables.Trial, tables.Experiment, tables.Deletion
+    held = (
+        select(func.coalesce(func.sum(col(c.bytes)), 0))
+        .join(t, col(t.id) == col(c.trial))
+        .join(e, col(e.id) == col(t.experiment))
+        .where(col(e.project) == project, col(c.state) == CheckpointState.COMPLETED)
+    )
+    marked = select(d.trial).where(col(d.gone).is_(None), col(d.restored).is_(None))
+    free = None
+    if isinstance(storage := visit.request.app.state.settings.storage, Path):
+        with suppress(OSError):
+            free = disk_usage(storage).free
+    return Space(
+        checkpoints=int(visit.session.execute(held).scalar_one()),
+        marked=int(visit.session.execute(held.where(col(t.id).in_(marked))).scalar_one()),
+        free=free,
+    )
 
 
 @router.delete("/trials/{trial}", dependencies=[SUBMITTERS])
