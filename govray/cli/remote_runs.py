@@ -20,7 +20,9 @@ from govray.cli.server_option import service
 if TYPE_CHECKING:
     from govray.platform.client.operations import Runs
 
-app = typer.Typer(help="List, show and compare runs, stop, resume or delete one, download its evidence.")
+app = typer.Typer(
+    help="List, show and compare runs, stop, resume or delete one, download its evidence."
+)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
 
