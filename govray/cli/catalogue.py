@@ -11,13 +11,16 @@ from typing import Annotated
 
 import typer
 
+from govray.cli.model import Labels, Metrics, Notes, numbers, pairs
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
 from govray.cli.told import tell_rows
 from govray.cli.user_files import read, sha256, write
 from govray.errors import CouldNotCheck, VerificationFailed
 
-attestations = typer.Typer(help="List, find, get and check attestations that a service has.")
+attestations = typer.Typer(
+    help="List, find, get, check and register attestations that a service has."
+)
 policies = typer.Typer(help="List and get the depth policies that a service has.")
 corpora = typer.Typer(help="List and show the corpora that a service knows.")
 
@@ -80,6 +83,33 @@ def verify(
 def get(digest: Digest, out: Out) -> None:
     """Write an attestation's envelope to FILE, byte for byte as it was signed."""
     _keep(service().attestations.get(digest), digest, out)
+
+
+@attestations.command()
+def register(
+    attestation: Annotated[
+        str, typer.Argument(metavar="DIGEST", help="Of an attestation that the service has.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
+    version: Annotated[
+        str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
+    ],
+    label: Labels = None,
+    metric: Metrics = None,
+    notes: Notes = "",
+) -> None:
+    """Make a version of an attestation: the service verified its model when it indexed it."""
+    done = service().models.register(
+        name,
+        version=version,
+        attestation=attestation,
+        labels=pairs(label or [], "--label"),
+        metrics=numbers(metric or [], "--metric"),
+        notes=notes,
+    )
+    report(done.model_dump(by_alias=True))
+    line(f"Registered {name} {done.version}", style="bold")
+    field("attests", done.attestation)
 
 
 @policies.command("ls")

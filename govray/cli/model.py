@@ -68,8 +68,8 @@ def register(
     anchor = trusted.anchor()
     registry.check_name(name)
     number = str(parse_version(version))
-    labels = _pairs(label or [], "--label")
-    metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
+    labels = pairs(label or [], "--label")
+    metrics = numbers(metric or [], "--metric")
     verified = verify(
         folder,
         trust_root=anchor,
@@ -105,34 +105,6 @@ def register(
     if verified.depth == "summary":
         field("records", "not at hand, so nobody finds them: register it beside its run's data")
     field("stage", "none: nothing uses it until it is promoted")
-
-
-@remote.command("register")
-def register_attested(
-    attestation: Annotated[
-        str, typer.Argument(metavar="DIGEST", help="Of an attestation that the service has.")
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
-    version: Annotated[
-        str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
-    ],
-    label: Labels = None,
-    metric: Metrics = None,
-    notes: Notes = "",
-) -> None:
-    """Make a version of an attestation: the service verified its model when it indexed it."""
-    metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
-    done = service().models.register(
-        name,
-        version=version,
-        attestation=attestation,
-        labels=_pairs(label or [], "--label"),
-        metrics=metrics,
-        notes=notes,
-    )
-    report(done.model_dump(by_alias=True))
-    line(f"Registered {name} {done.version}", style="bold")
-    field("attests", done.attestation)
 
 
 @remote.command()
@@ -227,7 +199,8 @@ _TOLD = (
 )
 
 
-def _pairs(words: list[str], option: str) -> dict[str, str]:
+def pairs(words: list[str], option: str) -> dict[str, str]:
+    """NAME=VALUE words by name. Raises ``UsageError``: one isn't, or repeats a name."""
     found: dict[str, str] = {}
     for word in words:
         key, sign, value = word.partition("=")
@@ -241,12 +214,15 @@ def _pairs(words: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _number(key: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a number", where=f"--metric {key}") from None
+def numbers(words: list[str], option: str) -> dict[str, float]:
+    """NAME=NUMBER words by name. Raises ``UsageError``: one isn't, or repeats a name."""
+    found = {}
+    for key, text in pairs(words, option).items():
+        try:
+            found[key] = float(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a number", where=f"{option} {key}") from None
+    return found
 
 
-# Here `register` verifies a folder; a service has verified what it makes a version of.
-app.registered_commands += [each for each in remote.registered_commands if each.name != "register"]
+app.registered_commands += remote.registered_commands

@@ -109,7 +109,7 @@ def test_models_are_promoted_by_the_services_gates(run: Run, address: str) -> No
     )
     assert "no version" in refused.err
     named = ("--name", "gpt", "--version", "1.0.0", "--label", "team=a", "--metric", "loss=2")
-    run("--server", address, "model", "register", ZERO, *named, code=2)
+    run("--server", address, "attestation", "register", ZERO, *named, code=2)
 
 
 def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) -> None:
