@@ -137,7 +137,9 @@ def test_a_family_named_after_no_record_is_refused(by_family: Prepared) -> None:
     changed = replace(first, families=families, represented=represented)
     records = rebound(by_family, changed)
     assert len(records.check_part("copies", 0))  # it follows from its family
-    with pytest.raises(Refused, match="1 families are named after a record that is not among theirs"):
+    with pytest.raises(
+        Refused, match="1 families are named after a record that is not among theirs"
+    ):
         records.check()
 
 

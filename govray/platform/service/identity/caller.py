@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Role = Literal["admin", "engineer", "auditor", "supplier", "member", "public"]
 BoundRole = Literal["admin", "engineer", "steward", "auditor", "viewer", "supplier"]
@@ -76,6 +76,16 @@ class Caller:
     def has(self, scope: Scope) -> bool:
         """Whether the token is good for ``scope``."""
         return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
+
+    def facts(self) -> dict[str, Any]:
+        """What they may know of themselves, beside the roles in parts of the organisation."""
+        return {
+            "name": self.name,
+            "role": self.role,
+            "role_until": self.role_until,
+            "supplier": self.supplier,
+            "scopes": [each for each in SCOPES if self.has(each)],
+        }
 
 
 PUBLIC = Caller(name="public", role="public")

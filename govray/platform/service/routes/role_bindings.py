@@ -20,7 +20,7 @@ from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
-from govray.platform.service.identity.caller import SCOPES, BoundRole, Caller, Reach
+from govray.platform.service.identity.caller import BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.readers import SIGNED_IN, watches
@@ -114,14 +114,7 @@ def whoami(visit: VisitDep) -> Self:
         RoleAt(role=each.role, scope=each.reach, place=each.place, until=each.until)
         for each in caller.bound
     ]
-    return Self(
-        name=caller.name,
-        role=caller.role,
-        role_until=caller.role_until,
-        supplier=caller.supplier,
-        scopes=[each for each in SCOPES if caller.has(each)],
-        bound=bound,
-    )
+    return Self(**caller.facts(), bound=bound)
 
 
 @router.get("/role-bindings")
