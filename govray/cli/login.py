@@ -73,7 +73,7 @@ def logout(server: Server = None) -> None:
 
 
 def whoami() -> None:
-    """Show who you are to the service: your roles, and what your token is good for."""
+    """Show your name, roles and scopes at the service."""
     found = service().people.whoami()
     report(found)
     until = f", until {found['roleUntil']}" if found["roleUntil"] else ""

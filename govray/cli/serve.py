@@ -110,7 +110,9 @@ def serve(
     rights: Annotated[
         Path | None,
         typer.Option(
-            "--rights", metavar="FILE", help="Who may download which adapter. Default: nobody."
+            "--rights",
+            metavar="FILE",
+            help="Name the file that says which adapter each caller may download. Default: none.",
         ),
     ] = None,
     presigned: Annotated[

@@ -304,11 +304,7 @@ def _due_pulse(
     number = beacon.round_for(issued, at=at)
     due = beacon.due(number)
     for each in credentials:
-        note = seen / each.digest.removeprefix("sha256:")
-        if not note.exists():
-            make_folder(seen)
-            write_whole(note, format_time(at).encode())
-        if (since := parse_time(note.read_bytes().decode("ascii", "replace"))) >= due:
+        if (since := _first_seen(each, seen, at)) >= due:
             raise Refused(
                 f"it was first here at {format_time(since)}, and the pulse that decides (beacon "
                 f"{beacon.name}, round {number}) was due at {format_time(due)}: its issuer could "
@@ -326,6 +322,15 @@ def _due_pulse(
     used = UsedPulse.read(pulse, where="pulse")
     beacon.check(used, issued, at=at, where="pulse")
     return used
+
+
+def _first_seen(credential: Verified[Credential], seen: Place, at: datetime) -> datetime:
+    """When a credential was first here: noted at the first look, and read ever after."""
+    note = seen / credential.digest.removeprefix("sha256:")
+    if not note.exists():
+        make_folder(seen)
+        write_whole(note, format_time(at).encode())
+    return parse_time(note.read_bytes().decode("ascii", "replace"))
 
 
 def _inputs(

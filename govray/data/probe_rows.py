@@ -10,8 +10,8 @@ Invariants:
 * Where these are few, the rows behind the designated one stand beside it, as many of each record on
   both sides. A record's scores are averaged, so it is known better.
 * **Both sides come from the same places.** Probe rows are drawn uniformly among the designated rows
-  read up to a step, without those that a gate left out. Reserve rows are drawn among those whose
-  record stands where rows were read by then. So a corpus sorted by topic has the same topics on
+  read up to a step, without those that a gate left out. Reserve rows are drawn among those
+  that would lie where rows were read by then. So a corpus sorted by topic has the same topics on
   both sides, though its order reads blocks of rows together.
 * Which rows are drawn is a function of (seed, corpus, step).
 * **Bounded**: a profile opens ``PARTS_KEPT`` parts of a corpus, in which both sides lie.

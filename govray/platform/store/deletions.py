@@ -43,7 +43,7 @@ _ENDED = frozenset({TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR}
 _OVER = frozenset({ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ERROR})
 _SEARCHES = frozenset({ExperimentState.ACTIVE, ExperimentState.STOPPING})
 RETENTION = "govray retention"
-"""Who marks what a project's retention does not keep."""
+"""The name that marks what a project's retention does not keep."""
 SWEEP = "govray sweep"
 """Who removes what is due, in the audit log."""
 

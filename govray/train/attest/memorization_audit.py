@@ -21,8 +21,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -215,21 +217,36 @@ class _Auditor:
         return self.recorded.routes[stream.id]
 
     def _trained(self, corpus: str) -> list[Row]:
-        plan, steps = self.audited.record.plan, self.audited.steps[corpus]
         own = self.manifest.own_rows(corpus)
-        draw = pick(own, _LOOKED_AT, self.settings.seed, corpus, "trained")
-        random.Random(f"{self.settings.seed} {corpus}").shuffle(draw)  # noqa: S311 - a sample
-        first = self._designated_first(corpus, draw, "train")
-        read = (row for row in first if not steps.isdisjoint(plan.reads(corpus, row)))
-        chosen = [row for row, _ in zip(read, range(self.settings.rows), strict=False)]
-        return self._rows(corpus, sorted(chosen), "train")
+        return self._read(
+            corpus, pick(own, _LOOKED_AT, self.settings.seed, corpus, "trained"), "train"
+        )
 
     def _reserve(self, corpus: str) -> list[Row]:
         held = self.manifest.reserve_rows(corpus)
-        draw = pick(held, _LOOKED_AT, self.settings.seed, corpus, "reserve")
-        random.Random(f"reserve {self.settings.seed} {corpus}").shuffle(draw)  # noqa: S311
-        first = self._designated_first(corpus, draw, "reserve")
-        return self._rows(corpus, sorted(first[: self.settings.rows]), "reserve")
+        return self._read(
+            corpus, pick(held, _LOOKED_AT, self.settings.seed, corpus, "reserve"), "reserve"
+        )
+
+    def _read(self, corpus: str, rows: list[int], split: Split) -> list[Row]:
+        """Rows of a side that the run read, or would have read where a reserve row would lie.
+
+        So a run that ended within its first round compares the same parts of a sorted corpus.
+        """
+        plan, steps = self.audited.record.plan, self.audited.steps[corpus]
+        random.Random(f"{split} {self.settings.seed} {corpus}").shuffle(rows)  # noqa: S311 - a sample
+        first = self._designated_first(corpus, rows, split)
+        stands = (
+            first
+            if split == "train"
+            else self.records.places(corpus, np.array(first, np.int64)).tolist()
+        )
+        read = (
+            row
+            for row, place in zip(first, stands, strict=True)
+            if not steps.isdisjoint(plan.reads(corpus, place))
+        )
+        return self._rows(corpus, sorted(islice(read, self.settings.rows)), split)
 
     def _designated_first(self, corpus: str, rows: Sequence[int], split: Split) -> list[int]:
         """Designated rows before others: the comparison needs them, and extraction takes any."""

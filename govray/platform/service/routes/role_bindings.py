@@ -108,7 +108,7 @@ class Self(Answer):
 
 @router.get("/whoami")
 def whoami(visit: VisitDep) -> Self:
-    """Who you are to this service: name, roles, and the scopes of your token."""
+    """Your name, your roles, and the scopes of your token."""
     caller = visit.caller
     bound = [
         RoleAt(role=each.role, scope=each.reach, place=each.place, until=each.until)

@@ -128,7 +128,7 @@ def model_files(
 
 
 def checkpoint_files(storage: str, folder: str, step: int, allowed: Allowed) -> GivenFiles | None:
-    """The commit whose next step is ``step``, with its manifest; None if there is none.
+    """The commit whose next step is ``step``, with its manifest; None without one.
 
     Args:
         storage: Where runs lie, and the run's ``folder`` below.
