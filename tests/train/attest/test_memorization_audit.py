@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from govray.cli import main
 from govray.data.arrow_rows import ArrowRows
 from govray.data.corpus import record_hashes
+from govray.data.probe_rows import designated
 from govray.data.records_file import open_records, reader
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
@@ -189,6 +191,33 @@ def test_canaries_of_a_coin_bound_epsilon_and_a_model_that_read_none_shows_nothi
         found[steps] = open_one.privacy.epsilon
     assert found[1] == 0  # the control: one step teaches nothing
     assert found[90] > 0.3
+
+
+def test_a_run_of_one_step_is_compared_with_the_reserve_that_lies_where_it_read(
+    here: Deployment,
+) -> None:
+    run = train(here, 1, canaries=None)
+    record = read_record(run)
+    recorded = recorded_inputs(run, record)
+    manifest = recorded.manifest.document
+    prepared = open_records(recorded.prepared, manifest)
+    found = audit(run, at=AT, settings=SMALL.model_copy(update={"rows": 99}))
+    left_out = 0
+    for each in found.corpora:
+        held = list(range(manifest.reserve_rows(each.corpus)))
+        places = prepared.places(each.corpus, np.array(held)).tolist()
+        there = [
+            row
+            for row, place in zip(held, places, strict=True)
+            if record.plan.reads(each.corpus, place)
+        ]
+        every, own = (
+            len(designated(prepared, each.corpus, rows, "reserve", SMALL.seed))
+            for rows in (held, there)
+        )
+        assert {measure.reserve.records for measure in each.measures} <= {own}
+        left_out += every - own
+    assert left_out > 0
 
 
 # The command -----------------------------------------------------------------------------
