@@ -45,7 +45,7 @@ def generated(folder: Path, runs: int, numbers: int) -> str:
         engine = open_store(f"sqlite:///{made.resolve()}", create=True)
         with Session(engine) as session:
             insert_rows(session, tables.Experiment, (_experiment(n) for n in range(runs)))
-            insert_rows(session, tables.Trial, (_trial(n) for n in range(runs)))
+            insert_rows(session, tables.Run, (_trial(n) for n in range(runs)))
             insert_rows(session, tables.Metric, _metrics(numbers))
             session.commit()
         engine.dispose()
@@ -100,7 +100,7 @@ def _metrics(numbers: int) -> Iterator[dict[str, Any]]:
     for series in range(SERIES):
         for step in range(numbers // SERIES):
             yield {
-                "trial": LARGE,
+                "run": LARGE,
                 "group": "training",
                 "name": f"series-{series}",
                 "step": step,
@@ -139,13 +139,13 @@ def reads(client: TestClient, limit: int) -> dict[str, Callable[[], int]]:
         return read
 
     return {
-        "one page of runs": pages("/v1/trials", 1),
-        "all runs": pages("/v1/trials", sys.maxsize),
+        "one page of runs": pages("/v1/runs", 1),
+        "all runs": pages("/v1/runs", sys.maxsize),
         "all experiments": pages("/v1/experiments", sys.maxsize),
-        "one page of numbers": pages(f"/v1/trials/{LARGE}/metrics", 1),
-        "20,000 numbers": pages(f"/v1/trials/{LARGE}/metrics", 20_000),
-        "one series as CSV": text(f"/v1/trials/{LARGE}/metrics.csv?name=series-3"),
-        "the run's page": text(f"/trials/{LARGE}"),
+        "one page of numbers": pages(f"/v1/runs/{LARGE}/metrics", 1),
+        "20,000 numbers": pages(f"/v1/runs/{LARGE}/metrics", 20_000),
+        "one series as CSV": text(f"/v1/runs/{LARGE}/metrics.csv?name=series-3"),
+        "the run's page": text(f"/runs/{LARGE}"),
         "the listing's page": text("/experiments"),
     }
 

@@ -204,7 +204,7 @@ def _tell_cost(cost: ExperimentCheck) -> None:
     report(cost.model_dump(by_alias=True))
     line(f"{cost.name}: {cost.kind}, for project {cost.project} in pool {cost.pool}")
     field("workers", f"{cost.slots} at once, {cost.gpus:g} GPUs")
-    together = f", of {cost.trials:,} trials together" if cost.trials > 1 else ""
+    together = f", of {cost.runs:,} runs together" if cost.runs > 1 else ""
     if cost.steps is not None:
         field("steps", f"at most {int(cost.steps):,}{together}")
     field("rows", f"{cost.rows_per_step:g} a step")

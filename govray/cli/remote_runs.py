@@ -250,7 +250,7 @@ def delete(
     report([each.model_dump(by_alias=True) for each in found])
     for each in found:
         what = "its checkpoints go" if each.attested else "it goes"
-        line(f"{each.trial}  marked: {what} after {each.gone_after}")
+        line(f"{each.run}  marked: {what} after {each.gone_after}")
     line(f"Take it back  govray runs restore {quote(run)}{' --experiment' * experiment}")
 
 
@@ -268,7 +268,7 @@ def restore(
     )
     report([each.model_dump(by_alias=True) for each in found])
     for each in found:
-        line(f"{each.trial}  stays")
+        line(f"{each.run}  stays")
 
 
 @app.command("deleted")
@@ -288,7 +288,7 @@ def list_deleted(
         gone = f"on {each.gone}" if each.gone else f"after {each.gone_after}"
         gone = "restored" if each.restored else gone
         grid.row(
-            *(each.trial, each.experiment, each.project, each.at, each.user, gone),
+            *(each.run, each.experiment, each.project, each.at, each.user, gone),
             each.why or "",
         )
     print_table(grid)

@@ -27,7 +27,7 @@ def usage(
         typer.Option(
             "--since",
             metavar="TIME",
-            help="Count only trials that started, and tasks submitted, at this time or later.",
+            help="Count only runs that started, and tasks submitted, at this time or later.",
         ),
     ] = None,
 ) -> None:
@@ -40,12 +40,12 @@ def usage(
     if not found:
         line("Nothing was used yet. Runs count once they are indexed: govray store index DIR")
         return
-    numbers = ("submissions", "trials", "worker-hours", "accelerator-hours", "attested")
+    numbers = ("submissions", "runs", "worker-hours", "accelerator-hours", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:
         hours = (f"{each[name]:.2f}" for name in ("workerHours", "acceleratorHours"))
         grid.row(
-            *(each["name"], str(each["submissions"]), str(each["trials"])),
+            *(each["name"], str(each["submissions"]), str(each["runs"])),
             *(*hours, str(each["attested"])),
         )
     print_table(grid)

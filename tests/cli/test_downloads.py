@@ -22,11 +22,11 @@ from sqlmodel import Session
 from govray.errors import GovrayError
 from govray.platform.client import Client
 from govray.platform.store import tables
-from govray.platform.store.states import TrialState
+from govray.platform.store.states import RunState
 from govray.train.checkpoint import commit_folder
 from tests.support.breaking_proxy import BreakingProxy, breaking_proxy
 from tests.support.command import Done, Run
-from tests.support.happened import experiment, trial
+from tests.support.happened import experiment, run_row
 from tests.support.people import Service, serve_models
 from tests.support.tree import ROOT
 from tests.support.world import World
@@ -83,7 +83,7 @@ def service(
                 )
             )  # fmt: skip
             experiment(session, "e", storage=str(folder / "runs"))
-            trial(session, "run-a", TrialState.COMPLETED, experiment="e")
+            run_row(session, "run-a", RunState.COMPLETED, experiment="e")
             session.commit()
         yield served
 

@@ -17,15 +17,15 @@ from govray.platform.store.database import open_store
 from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
 )
 from govray.platform.store.tables import Checkpoint, Decision, Experiment, Submission
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.people import Service, serve
 from tests.support.runs import FILE
-from tests.support.shown import ZERO, add_experiment, add_trial
+from tests.support.shown import ZERO, add_experiment, add_run
 
 pytestmark = pytest.mark.usefixtures("as_engineer")
 
@@ -116,15 +116,15 @@ def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) 
     with Session(service.engine) as session:
         add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
         for name, rate in (("run-a", 0.1), ("run-b", 0.2)):
-            add_trial(
+            add_run(
                 session, name, "e", ZERO, steps=3, floor=2.0,
-                hyperparameters={"lr": rate, "width": 64}, state=TrialState.COMPLETED,
+                hyperparameters={"lr": rate, "width": 64}, state=RunState.COMPLETED,
             )  # fmt: skip
         state = CheckpointState.COMPLETED
-        session.add(Checkpoint(trial="run-a", step=2, state=state, digest=ZERO, bytes=1500))
+        session.add(Checkpoint(run="run-a", step=2, state=state, digest=ZERO, bytes=1500))
         session.add(
             Decision(
-                trial="run-a", source="events", number=1, kind="stop", reason="asked", evidence={}
+                run="run-a", source="events", number=1, kind="stop", reason="asked", evidence={}
             )
         )
         session.commit()
@@ -187,9 +187,9 @@ def test_a_submission_is_forked_archived_and_its_run_followed(
     with Session(service.engine) as session:
         add_experiment(session, "c", "gpt", "run", ExperimentState.COMPLETED)
         session.get_one(Experiment, "c").storage = str(tmp_path)
-        add_trial(
+        add_run(
             session, "run-c", "c", ZERO, steps=3, floor=2.0, hyperparameters={},
-            state=TrialState.COMPLETED,
+            state=RunState.COMPLETED,
         )  # fmt: skip
         session.commit()
     (tmp_path / "run-c" / "logs").mkdir(parents=True)
@@ -232,15 +232,15 @@ def test_a_run_is_deleted_listed_and_restored(
         add_experiment(session, "run-d", "gpt", "run", done)
         experiment = session.get_one(Experiment, "run-d")
         experiment.storage, experiment.user = str(tmp_path), "engineer"
-        add_trial(
+        add_run(
             session, "run-d", "run-d", ZERO, steps=3, floor=2.0, hyperparameters={},
-            state=TrialState.COMPLETED,
+            state=RunState.COMPLETED,
         )  # fmt: skip
         session.commit()
     here = ("--server", address, "runs")
     assert "it goes after" in run(*here, "delete", "run-d").out
     [marked] = run(*here, "deleted", "--json").json
-    assert (marked["trial"], marked["gone"], marked["user"]) == ("run-d", None, "engineer")
+    assert (marked["run"], marked["gone"], marked["user"]) == ("run-d", None, "engineer")
     assert "stays" in run(*here, "restore", "run-d", "--experiment").out
     assert "restored" in run(*here, "deleted").out
     assert "not marked" in run(*here, "restore", "run-d", code=1).err

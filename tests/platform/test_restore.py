@@ -148,7 +148,7 @@ def test_store_queue_and_register_come_back_as_they_were(
     engine = open_store(store)
     queue = replace(queue, engine=engine)
     with Session(engine) as session:
-        assert [row.id for row in session.exec(select(tables.Trial))] == ["tiny-1"]
+        assert [row.id for row in session.exec(select(tables.Run))] == ["tiny-1"]
         assert session.exec(select(tables.Attestation.run)).all() == ["tiny-1"]
         assert submissions.places(session, waits) == line
         assert session.get(Submission, late) is None

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
-from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, Submission, Trial
+from govray.platform.store.states import ExperimentState, RunState, SubmissionState
+from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, Run, Submission
 
 BEFORE = "2026-11-20T09:00:00Z"
 AT = "2026-11-24T09:00:00Z"
@@ -34,11 +34,11 @@ def experiment(session: Session, name: str, *, project: str = "default", **more:
     return row
 
 
-def trial(session: Session, name: str, state: TrialState, **more: Any) -> Trial:
-    """A trial in an experiment of the same name, unless another is given."""
+def run_row(session: Session, name: str, state: RunState, **more: Any) -> Run:
+    """A run in an experiment of the same name, unless another is given."""
     if "experiment" not in more:
         experiment(session, name, project=more.pop("project", "default"))
-    row = Trial(
+    row = Run(
         **{
             "id": name,
             "experiment": name,
@@ -60,11 +60,11 @@ def trial(session: Session, name: str, state: TrialState, **more: Any) -> Trial:
     return row
 
 
-def decision(session: Session, trial: str, number: int, kind: str, **more: Any) -> None:
+def decision(session: Session, run: str, number: int, kind: str, **more: Any) -> None:
     session.add(
         Decision(
             **{
-                "trial": trial,
+                "run": run,
                 "source": "events",
                 "number": number,
                 "kind": kind,

@@ -12,8 +12,8 @@ from govray.platform.service.identity import tokens
 from govray.platform.store import role_bindings, submissions, tenancy
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
+from govray.platform.store.states import CheckpointState, ExperimentState, RunState
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Run
 from tests.support.library import Library
 from tests.support.people import NOW
 from tests.support.runs import DIGEST
@@ -105,7 +105,7 @@ def placed(library: Library) -> Places:
 
 
 def _run(session: Session, model: str, project: str) -> None:
-    """An experiment with one ended trial, named as the run that the model's attestation names."""
+    """An experiment with one ended run, named as the run that the model's attestation names."""
     times = {"started": "2026-11-20T08:00:00Z", "finished": "2026-11-20T09:00:00Z"}
     session.add(
         Experiment(
@@ -123,11 +123,11 @@ def _run(session: Session, model: str, project: str) -> None:
     session.flush()
     run = f"run-{model}"
     session.add(
-        Trial(
+        Run(
             id=run,
             experiment=f"e-{model}",
             folder=f"runs/{run}",
-            state=TrialState.COMPLETED,
+            state=RunState.COMPLETED,
             hyperparameters={},
             step=1,
             max_steps=1,
@@ -142,10 +142,8 @@ def _run(session: Session, model: str, project: str) -> None:
     session.flush()
     session.add_all(
         [
-            Metric(trial=run, group="training", name="loss", step=1, attempt=0, value=1.0),
-            Checkpoint(trial=run, step=1, state=CheckpointState.COMPLETED, digest=DIGEST),
-            Decision(
-                trial=run, source="events", number=0, kind="stop", reason="asked", evidence={}
-            ),
+            Metric(run=run, group="training", name="loss", step=1, attempt=0, value=1.0),
+            Checkpoint(run=run, step=1, state=CheckpointState.COMPLETED, digest=DIGEST),
+            Decision(run=run, source="events", number=0, kind="stop", reason="asked", evidence={}),
         ]
     )

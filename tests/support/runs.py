@@ -1,4 +1,4 @@
-"""Rows of experiments for the service's tests: two trials, one that ended and one that goes on."""
+"""Rows of experiments for the service's tests: two runs, one that ended and one that goes on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sqlmodel import Session
 from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
 )
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Submission, Trial
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Run, Submission
 
 DIGEST = "sha256:" + "a" * 64
 
 
-def trial(id_: str, state: TrialState, started: str) -> Trial:
-    return Trial(
+def run_row(id_: str, state: RunState, started: str) -> Run:
+    return Run(
         id=id_,
         experiment="e1",
         folder=f"runs/{id_}",
@@ -37,10 +37,10 @@ def trial(id_: str, state: TrialState, started: str) -> Trial:
 
 
 def metric(
-    trial: str, step: int, value: float, *, group: str = "training", attempt: int = 0, **more: bool
+    run: str, step: int, value: float, *, group: str = "training", attempt: int = 0, **more: bool
 ) -> Metric:
     return Metric(
-        trial=trial, group=group, name="loss", step=step, attempt=attempt, value=value, **more
+        run=run, group=group, name="loss", step=step, attempt=attempt, value=value, **more
     )
 
 
@@ -65,7 +65,7 @@ def submission(id_: str = "s-one") -> Submission:
 
 
 def add_runs(engine: Engine) -> None:
-    """One experiment with a finished trial and an active one, seven further experiments.
+    """One experiment with a finished run and an active one, seven further experiments.
 
     Beside them a submission.
     """
@@ -86,8 +86,8 @@ def add_runs(engine: Engine) -> None:
                 )
             )
         session.flush()
-        session.add(trial("done", TrialState.COMPLETED, "2026-11-21T09:00:00Z"))
-        session.add(trial("going", TrialState.ACTIVE, "2026-11-21T09:30:00Z"))
+        session.add(run_row("done", RunState.COMPLETED, "2026-11-21T09:00:00Z"))
+        session.add(run_row("going", RunState.ACTIVE, "2026-11-21T09:30:00Z"))
         session.flush()
         session.add_all(
             [
@@ -97,7 +97,7 @@ def add_runs(engine: Engine) -> None:
                 metric("done", 2, float("inf"), group="validation", attempt=1),
                 metric("going", 1, 5.0),
                 Decision(
-                    trial="done",
+                    run="done",
                     source="ledger",
                     number=0,
                     kind="gate",
@@ -107,7 +107,7 @@ def add_runs(engine: Engine) -> None:
                     evidence={},
                 ),
                 *(
-                    Checkpoint(trial="done", step=step, state=state, digest=DIGEST, bytes=2**40)
+                    Checkpoint(run="done", step=step, state=state, digest=DIGEST, bytes=2**40)
                     for step, state in enumerate(CheckpointState)
                 ),
             ]

@@ -15,7 +15,7 @@ from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store import tables
 from govray.platform.store.model_index import index_model
-from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
+from govray.platform.store.states import CheckpointState, ExperimentState, RunState
 from govray.platform.store.store_secret import load_key
 from govray.platform.store.tile_storage import tile_folder
 from govray.platform.store.tiles import write_tiles
@@ -134,7 +134,7 @@ def add_experiments(session: Session, policy: str) -> None:
     for number in range(9):
         rate = 10 ** (-4 + number / 3)
         steps = 400 if number % 3 == 0 else 100
-        add_trial(
+        add_run(
             session,
             f"{SEARCH}-{number:02}",
             SEARCH,
@@ -142,11 +142,11 @@ def add_experiments(session: Session, policy: str) -> None:
             steps=steps,
             floor=2.2 + 0.2 * abs(number - 4),
             hyperparameters={"lr": rate, "width": 64 * 2 ** (number % 3), "norm": "rms"},
-            state=TrialState.COMPLETED if steps == 400 else TrialState.CANCELED,
+            state=RunState.COMPLETED if steps == 400 else RunState.CANCELED,
         )
         session.add(
             tables.Metric(
-                trial=f"{SEARCH}-{number:02}",
+                run=f"{SEARCH}-{number:02}",
                 group="search",
                 name="memorization",
                 step=steps - 1,
@@ -154,7 +154,7 @@ def add_experiments(session: Session, policy: str) -> None:
                 value=0.4 * number,
             )
         )
-    add_trial(
+    add_run(
         session,
         LIVE,
         LIVE,
@@ -162,7 +162,7 @@ def add_experiments(session: Session, policy: str) -> None:
         steps=120,
         floor=2.3,
         hyperparameters={},
-        state=TrialState.ACTIVE,
+        state=RunState.ACTIVE,
     )
     session.get_one(tables.Experiment, SEARCH).config = {
         "name": "learning-rate-search",
@@ -180,7 +180,7 @@ def add_experiments(session: Session, policy: str) -> None:
     for step, state in ((40, CheckpointState.DELETED), (80, CheckpointState.COMPLETED)):
         session.add(
             tables.Checkpoint(
-                trial=LIVE,
+                run=LIVE,
                 step=step,
                 state=state,
                 digest=ZERO,
@@ -195,7 +195,7 @@ def add_attested_runs(session: Session, *models: VerifiedModel) -> None:
     for number, model in enumerate(models):
         run = model.attestation.run.id
         add_experiment(session, run, run, "run", ExperimentState.COMPLETED)
-        add_trial(
+        add_run(
             session,
             run,
             run,
@@ -208,14 +208,14 @@ def add_attested_runs(session: Session, *models: VerifiedModel) -> None:
                 "optimizer.lr": 3e-4 / (1 + number),
                 "optimizer.name": "adamw",
             },
-            state=TrialState.COMPLETED,
+            state=RunState.COMPLETED,
         )
 
 
 def add_hostile_run(session: Session, policy: str) -> None:
     """An experiment whose every text is hostile."""
     add_experiment(session, "hostile", HOSTILE, "run", ExperimentState.ERROR, why=HOSTILE)
-    add_trial(
+    add_run(
         session,
         "run-bad",
         "hostile",
@@ -223,7 +223,7 @@ def add_hostile_run(session: Session, policy: str) -> None:
         steps=3,
         floor=3.0,
         hyperparameters={HOSTILE: HOSTILE},
-        state=TrialState.ERROR,
+        state=RunState.ERROR,
         why=HOSTILE,
     )
     add_decision(session, "run-bad", 1, "refused", HOSTILE)
@@ -256,12 +256,12 @@ def add_experiment(
 
 
 def add_decision(
-    session: Session, trial: str, number: int, kind: str, reason: str, corpus: str | None = None
+    session: Session, run: str, number: int, kind: str, reason: str, corpus: str | None = None
 ) -> None:
     session.flush()
     session.add(
         tables.Decision(
-            trial=trial,
+            run=run,
             source="events",
             number=number,
             kind=kind,
@@ -274,7 +274,7 @@ def add_decision(
     )
 
 
-def add_trial(
+def add_run(
     session: Session,
     name: str,
     experiment: str,
@@ -283,13 +283,13 @@ def add_trial(
     steps: int,
     floor: float,
     hyperparameters: dict[str, object],
-    state: TrialState,
+    state: RunState,
     why: str | None = None,
 ) -> None:
-    """A trial whose loss falls to ``floor``, and is measured on held-back rows every 20 steps."""
+    """A run whose loss falls to ``floor``, and is measured on held-back rows every 20 steps."""
     losses = [floor + 3.3 * math.exp(-step / 45) + 0.05 * math.sin(step) for step in range(steps)]
     session.add(
-        tables.Trial(
+        tables.Run(
             id=name,
             experiment=experiment,
             folder=name,
@@ -315,7 +315,5 @@ def add_trial(
             add_number(session, name, "validation", step, loss + 0.12)
 
 
-def add_number(session: Session, trial: str, group: str, step: int, value: float) -> None:
-    session.add(
-        tables.Metric(trial=trial, group=group, name="loss", step=step, attempt=1, value=value)
-    )
+def add_number(session: Session, run: str, group: str, step: int, value: float) -> None:
+    session.add(tables.Metric(run=run, group=group, name="loss", step=step, attempt=1, value=value))

@@ -39,7 +39,7 @@ TYPE_PREFIX = "dev.govray."
 """Before a kind: the reverse of a domain name, as the specification asks for."""
 
 _SUBJECTS = {
-    "run": "trials",
+    "run": "runs",
     "search": "experiments",
     "submission": "submissions",
     "credential": "corpora",

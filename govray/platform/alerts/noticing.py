@@ -21,7 +21,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time, parse_time
-from govray.platform.store.states import DeliveryState, ExperimentState, SubmissionState, TrialState
+from govray.platform.store.states import DeliveryState, ExperimentState, RunState, SubmissionState
 from govray.platform.store.tables import (
     Alert,
     Corpus,
@@ -30,8 +30,8 @@ from govray.platform.store.tables import (
     Delivery,
     Experiment,
     Reverification,
+    Run,
     Submission,
-    Trial,
     Webhook,
 )
 from govray.platform.store.webhooks import event_id
@@ -115,10 +115,10 @@ def _unnoticed(kind: Any, subject: Any, mark: Any) -> ColumnElement[bool]:
 
 
 def _ended_runs(session: Session) -> Iterator[_Found]:
-    t, d = Trial, Decision
+    t, d = Run, Decision
     # What ended with an error has no signed end; its last decision says when.
-    last = select(func.max(d.at)).where(d.trial == t.id).correlate(t).scalar_subquery()
-    for state, kind in ((TrialState.COMPLETED, "run.completed"), (TrialState.ERROR, "run.error")):
+    last = select(func.max(d.at)).where(d.run == t.id).correlate(t).scalar_subquery()
+    for state, kind in ((RunState.COMPLETED, "run.completed"), (RunState.ERROR, "run.error")):
         mark: Any = cast(col(t.attempts), String) if kind == "run.error" else literal("")
         rows = session.execute(
             select(t, Experiment, last)
@@ -127,22 +127,22 @@ def _ended_runs(session: Session) -> Iterator[_Found]:
             .order_by(col(t.started), col(t.id))
             .limit(BATCH)
         ).all()
-        for trial, experiment, decided in rows:
+        for run, experiment, decided in rows:
             data = {
-                "trial": trial.id,
+                "run": run.id,
                 "experiment": experiment.id,
-                "step": trial.step,
-                "maxSteps": trial.max_steps,
-                "loss": trial.loss,
-                "attempts": trial.attempts,
-                "replayOf": trial.replay_of,
-                "why": _short(trial.why),
+                "step": run.step,
+                "maxSteps": run.max_steps,
+                "loss": run.loss,
+                "attempts": run.attempts,
+                "replayOf": run.replay_of,
+                "why": _short(run.why),
             }
             yield _Found(
                 kind=kind,
-                subject=trial.id,
-                mark=str(trial.attempts) if kind == "run.error" else "",
-                at=trial.finished or decided,
+                subject=run.id,
+                mark=str(run.attempts) if kind == "run.error" else "",
+                at=run.finished or decided,
                 project=experiment.project,
                 data=data,
             )
@@ -172,19 +172,19 @@ def _decided(session: Session) -> Iterator[_Found]:
     kind: Any = literal("run.") + col(d.kind)
     rows = session.execute(
         select(d, Experiment)
-        .join(Trial, col(Trial.id) == col(d.trial))
-        .join(Experiment, col(Experiment.id) == col(Trial.experiment))
+        .join(Run, col(Run.id) == col(d.run))
+        .join(Experiment, col(Experiment.id) == col(Run.experiment))
         .where(
             col(d.kind).in_(_DECIDED),
             d.source == "events",
-            _unnoticed(kind, col(d.trial), mark),
+            _unnoticed(kind, col(d.run), mark),
         )
-        .order_by(col(d.trial), col(d.number))
+        .order_by(col(d.run), col(d.number))
         .limit(BATCH)
     ).all()
     for row, experiment in rows:
         data = {
-            "trial": row.trial,
+            "run": row.run,
             "experiment": experiment.id,
             "step": row.step,
             "corpus": row.corpus,
@@ -192,7 +192,7 @@ def _decided(session: Session) -> Iterator[_Found]:
         }
         yield _Found(
             kind=f"run.{row.kind}",
-            subject=row.trial,
+            subject=row.run,
             mark=str(row.number),
             at=row.at,
             project=experiment.project,

@@ -75,7 +75,7 @@ class ExperimentCheck(Answered):
     workers: int
     slots: int
     gpus: float
-    trials: int
+    runs: int
     steps: str | None = None
     rows_per_step: float
     tokens: str | None = None
@@ -86,7 +86,7 @@ class ExperimentCheck(Answered):
     file: str
 
 
-class Trial(Answered):
+class Run(Answered):
     """A run, as the index has it."""
 
     id: str
@@ -158,7 +158,7 @@ class StoredFiles(Answered):
 class Deletion(Answered):
     """A run that is to be deleted, or its tombstone."""
 
-    trial: str
+    run: str
     experiment: str
     project: str
     at: str

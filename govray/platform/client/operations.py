@@ -29,9 +29,9 @@ from govray.platform.client.documents import (
     Model,
     Promoted,
     QueueEntry,
+    Run,
     StoredFiles,
     SubmissionItem,
-    Trial,
     Version,
 )
 from govray.platform.client.downloads import Downloaded, download
@@ -172,7 +172,7 @@ class Experiments(Namespace):
         raise UsageError(
             f"no submission became the run {run!r}, as far as you may read",
             where=self._connection.server,
-            do="A trial goes with its search, a run from elsewhere by its folder; see "
+            do="A run goes with its search, a run from elsewhere by its folder; see "
             "govray queue ls",
         )
 
@@ -180,29 +180,29 @@ class Experiments(Namespace):
 class Runs(Namespace):
     """Runs, what they measured, and their checkpoints."""
 
-    list = Pages("/v1/trials", Trial)
-    get = Call("GET", "/v1/trials/{trial}", Trial)
-    metrics = Pages("/v1/trials/{trial}/metrics", Metric)
-    metrics_csv = Call("GET", "/v1/trials/{trial}/metrics.csv", str)
-    decisions = Pages("/v1/trials/{trial}/decisions", Json)
-    checkpoints = Pages("/v1/trials/{trial}/checkpoints", Checkpoint)
-    pins = Call("GET", "/v1/trials/{trial}/pins", CheckpointPins)
-    pin = Call("POST", "/v1/trials/{trial}/checkpoints/{step}:pin", CheckpointPin)
-    unpin = Call("POST", "/v1/trials/{trial}/checkpoints/{step}:unpin", CheckpointPin)
-    delete = Call("DELETE", "/v1/trials/{trial}", Deletion)
-    restore = Call("POST", "/v1/trials/{trial}:restore", Deletion)
+    list = Pages("/v1/runs", Run)
+    get = Call("GET", "/v1/runs/{run}", Run)
+    metrics = Pages("/v1/runs/{run}/metrics", Metric)
+    metrics_csv = Call("GET", "/v1/runs/{run}/metrics.csv", str)
+    decisions = Pages("/v1/runs/{run}/decisions", Json)
+    checkpoints = Pages("/v1/runs/{run}/checkpoints", Checkpoint)
+    pins = Call("GET", "/v1/runs/{run}/pins", CheckpointPins)
+    pin = Call("POST", "/v1/runs/{run}/checkpoints/{step}:pin", CheckpointPin)
+    unpin = Call("POST", "/v1/runs/{run}/checkpoints/{step}:unpin", CheckpointPin)
+    delete = Call("DELETE", "/v1/runs/{run}", Deletion)
+    restore = Call("POST", "/v1/runs/{run}:restore", Deletion)
     deletions = Pages("/v1/deletions", Deletion)
-    deletion = Call("GET", "/v1/deletions/{trial}", Deletion)
-    logs = Call("GET", "/v1/trials/{trial}/logs", Json)
-    log = Call("GET", "/v1/trials/{trial}/logs/{name}", Json)
-    checkpoint_files = Call("GET", "/v1/trials/{trial}/checkpoints/{step}/files", StoredFiles)
-    checkpoint_file = Call("GET", "/v1/trials/{trial}/checkpoints/{step}/files/{path}", bytes)
+    deletion = Call("GET", "/v1/deletions/{run}", Deletion)
+    logs = Call("GET", "/v1/runs/{run}/logs", Json)
+    log = Call("GET", "/v1/runs/{run}/logs/{name}", Json)
+    checkpoint_files = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files", StoredFiles)
+    checkpoint_file = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files/{path}", bytes)
 
     def download_checkpoint(
         self, run: str, step: int, *, into: Path, told: Told = lambda done, whole: None
     ) -> Downloaded:
         """Fetch a checkpoint to the new folder ``into``, as `downloads.download`."""
-        listing = f"/v1/trials/{segment(run)}/checkpoints/{step}/files"
+        listing = f"/v1/runs/{segment(run)}/checkpoints/{step}/files"
         return download(self._connection, listing, into, told=told)
 
     def download_evidence(

@@ -59,20 +59,20 @@ def found_on_storage(run_folder: Place, *, writing: bool) -> dict[int, Found]:
 
 def put_checkpoints(
     session: Session,
-    trial: str,
+    run: str,
     found: Mapping[int, Found],
     times: Mapping[tuple[int, str], str],
 ) -> None:
-    """Make the rows of a trial's commits equal what was found on its storage.
+    """Make the rows of a run's commits equal what was found on its storage.
 
     Args:
         times: (Step, digest) → when it was committed, by what is newly read of the event log.
             Commits that it never told of have no time, because a file's is that of the last copy.
     """
-    of_trial = select(tables.Checkpoint).where(tables.Checkpoint.trial == trial)
-    held = {row.step: row for row in session.exec(of_trial)}
+    of_run = select(tables.Checkpoint).where(tables.Checkpoint.run == run)
+    held = {row.step: row for row in session.exec(of_run)}
     for step in sorted(found.keys() | held.keys()):
-        row = held.get(step) or tables.Checkpoint(trial=trial, step=step, state=_ACTIVE)
+        row = held.get(step) or tables.Checkpoint(run=run, step=step, state=_ACTIVE)
         before = row.digest
         _settle(row, found.get(step))
         row.at = times.get((step, row.digest or ""), row.at if row.digest == before else None)
@@ -80,7 +80,7 @@ def put_checkpoints(
 
 
 def _settle(row: tables.Checkpoint, found: Found | None) -> None:
-    what = f"checkpoint of step {row.step} of {row.trial}"
+    what = f"checkpoint of step {row.step} of {row.run}"
     if found is None:  # one that was no commit yet, its writer cleared away
         gone = _ERROR if row.state in (_ACTIVE, _ERROR) else _DELETED
         row.state = advance(CHECKPOINT, row.state, gone, what)

@@ -12,7 +12,7 @@ from pathlib import Path
 from govray.governance.formats.document import format_time
 from govray.platform.indexing.indexed_search import IndexedSearch, SearchTrial
 from govray.platform.indexing.indexer import LEFT_OUT, why_left_out
-from govray.platform.store.states import TrialState
+from govray.platform.store.states import RunState
 from govray.train.run_folder.event_rows import Decided, MetricValue
 from govray.tune import search_record as records
 from govray.tune.objective import TrialReport
@@ -21,10 +21,10 @@ from govray.tune.search_record import SearchRecord, TrialRecord
 from govray.tune.trial_reports import read_reports
 
 _STATES = {
-    "finished": TrialState.COMPLETED,
-    "stopped": TrialState.CANCELED,
-    "failed": TrialState.ERROR,
-    "invalid": TrialState.ERROR,
+    "finished": RunState.COMPLETED,
+    "stopped": RunState.CANCELED,
+    "failed": RunState.ERROR,
+    "invalid": RunState.ERROR,
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from govray.platform.store.states import TrialState
+from govray.platform.store.states import RunState
 from govray.train.run_folder.event_rows import Decided, MetricValue
 
 
@@ -17,7 +17,7 @@ class SearchTrial:
     the folder decides."""
 
     values: Mapping[str, Any]
-    state: TrialState | None = None
+    state: RunState | None = None
     why: str | None = None
     objective: float | None = None
     numbers: Sequence[MetricValue] = ()

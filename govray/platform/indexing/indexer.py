@@ -1,4 +1,4 @@
-"""Run folders as rows: experiments, trials, metrics, checkpoints, decisions, and their models.
+"""Run folders as rows: experiments, runs, metrics, checkpoints, decisions, and their models.
 
 Invariants
 
@@ -55,7 +55,7 @@ from govray.platform.indexing.run_claims import (
     refuse_false_claim,
     submitted,
 )
-from govray.platform.indexing.trial_rows import (
+from govray.platform.indexing.run_rows import (
     best,
     profiles,
     put_decisions,
@@ -66,10 +66,10 @@ from govray.platform.store.database import begin_writing
 from govray.platform.store.run_owners import copy_tags, settle
 from govray.platform.store.states import (
     EXPERIMENT,
-    TRIAL,
+    RUN,
     CheckpointState,
     ExperimentState,
-    TrialState,
+    RunState,
     advance,
 )
 from govray.storage.bucket_path import BucketPath
@@ -79,17 +79,17 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import driving
 
-_TRIAL_STATES: Mapping[str, TrialState] = {
-    "running": TrialState.ACTIVE,
-    "stopping": TrialState.STOPPING,
-    "stopped": TrialState.PAUSED,
-    "finished": TrialState.COMPLETED,
-    "attested": TrialState.COMPLETED,
-    "failed": TrialState.ERROR,
-    "killed": TrialState.CANCELED,
-    "interrupted": TrialState.INTERRUPTED,
+_RUN_STATES: Mapping[str, RunState] = {
+    "running": RunState.ACTIVE,
+    "stopping": RunState.STOPPING,
+    "stopped": RunState.PAUSED,
+    "finished": RunState.COMPLETED,
+    "attested": RunState.COMPLETED,
+    "failed": RunState.ERROR,
+    "killed": RunState.CANCELED,
+    "interrupted": RunState.INTERRUPTED,
 }
-_ENDED = TrialState.COMPLETED
+_ENDED = RunState.COMPLETED
 
 
 LEFT_OUT = (
@@ -249,7 +249,7 @@ def index_run(
     folder: Place,
     settings: IndexSettings,
     search: IndexedSearch | None = None,
-) -> tables.Trial:
+) -> tables.Run:
     """Write the rows of one run; the caller commits.
 
     Raises:
@@ -260,7 +260,7 @@ def index_run(
     # The size is taken first: what is written meanwhile is read again next time.
     size = events.size(folder)
     below = _below(folder, storage)
-    of_folder = select(tables.Trial).where(tables.Trial.folder == below)
+    of_folder = select(tables.Run).where(tables.Run.folder == below)
     here = col(tables.Experiment.storage) == str(storage)
     known = session.exec(of_folder.join(tables.Experiment).where(here)).first()
     if known and search is None and (known.state, known.read_bytes) == (_ENDED, size):
@@ -275,7 +275,7 @@ def index_run(
     )
     told = search.trials.get(folder.name) if search else None
     experiment = _experiment(session, storage, record, settings, search)
-    row = session.get(tables.Trial, record.run_id)
+    row = session.get(tables.Run, record.run_id)
     if row is not None and (row.folder, row.experiment) != (below, experiment.id):
         raise Refused(
             f"another run of the name {record.run_id} is in the index, at {row.folder}",
@@ -283,7 +283,7 @@ def index_run(
             do="Names of runs are unique: one of the two is a copy; keep it out of the storage",
         )
     if row is None:
-        row = _new_trial(record, experiment, below, told)
+        row = _new_run(record, experiment, below, told)
         session.add(row)
         session.flush()
     reading = LogReading.of(row, size)
@@ -291,15 +291,15 @@ def index_run(
     log = reading.log
     found = runs.listed(folder, record, log)
     commits = found_on_storage(folder, writing=found.state in ("running", "stopping"))
-    state = told.state if told and told.state else _TRIAL_STATES[found.state]
+    state = told.state if told and told.state else _RUN_STATES[found.state]
     whole = [at for at, each in commits.items() if each.state is CheckpointState.COMPLETED]
     done = max([found.step, *whole])
     ended: str | None = None
-    if record.replay_of and state is TrialState.INTERRUPTED and done == record.plan.max_steps:
-        state = TrialState.COMPLETED  # a replay's end is not signed
+    if record.replay_of and state is RunState.INTERRUPTED and done == record.plan.max_steps:
+        state = RunState.COMPLETED  # a replay's end is not signed
         ended = log.last or None
     if not reading.more:  # else what ended it may be told by the rest
-        row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
+        row.state = advance(RUN, row.state, state, f"run {row.id}")
     row.why = (told.why if told else None) or found.why
     row.step, row.loss = done, found.loss
     row.world_size, row.attempts = found.world_size, found.attempts
@@ -321,7 +321,7 @@ def index_run(
     row.read_bytes, row.reading = reading.offset, reading.to_json()
     session.add(row)
     if search is None and record.replay_of is None:
-        silent = row.state is TrialState.INTERRUPTED
+        silent = row.state is RunState.INTERRUPTED
         state_of = ExperimentState.ERROR if silent else ExperimentState(row.state.value)
         experiment.state = advance(EXPERIMENT, experiment.state, state_of, experiment.id)
         experiment.finished = row.finished
@@ -337,14 +337,14 @@ def _below(folder: Place, storage: Place) -> str:
 
 
 def settle_search(session: Session, search: IndexedSearch) -> None:
-    """The state of a search, from its own record and its trials'."""
+    """The state of a search, from its own record and its runs'."""
     row = session.get_one(tables.Experiment, search.folder.name)
     if search.concluded:
         state = ExperimentState.COMPLETED
     else:
         state = ExperimentState.ACTIVE if driving(search.folder) else ExperimentState.PAUSED
     row.state = advance(EXPERIMENT, row.state, state, row.id)
-    ended = select(tables.Trial.finished).where(tables.Trial.experiment == row.id)
+    ended = select(tables.Run.finished).where(tables.Run.experiment == row.id)
     times = [at for at in session.exec(ended) if at]
     row.finished = max(times, default=None) if search.concluded else None
     session.add(row)
@@ -359,7 +359,7 @@ def _experiment(
 ) -> tables.Experiment:
     known = None
     if record.replay_of is not None:  # counted where its run is
-        replayed = session.get(tables.Trial, record.replay_of)
+        replayed = session.get(tables.Run, record.replay_of)
         known = replayed and session.get_one(tables.Experiment, replayed.experiment)
     name = search.folder.name if search else record.run_id
     known = known or session.get(tables.Experiment, name)
@@ -400,14 +400,14 @@ def _experiment(
     return row
 
 
-def _new_trial(
+def _new_run(
     record: RunRecord, experiment: tables.Experiment, folder: str, told: SearchTrial | None
-) -> tables.Trial:
-    return tables.Trial(
+) -> tables.Run:
+    return tables.Run(
         id=record.run_id,
         experiment=experiment.id,
         folder=folder,
-        state=TrialState.ACTIVE,
+        state=RunState.ACTIVE,
         hyperparameters=_hyperparameters(record, told),
         step=0,
         max_steps=record.plan.max_steps,
@@ -421,7 +421,7 @@ def _new_trial(
 
 
 def _hyperparameters(record: RunRecord, told: SearchTrial | None) -> dict[str, Any]:
-    """What was drawn for a trial of a search; else model and optimizer, by dotted name."""
+    """What was drawn for a run of a search; else model and optimizer, by dotted name."""
     if told is not None:
         return dict(told.values)
     if record.experiment is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from govray.platform.indexing.trial_rows import Profiles, put_decisions, put_numbers, supersede
+from govray.platform.indexing.run_rows import Profiles, put_decisions, put_numbers, supersede
 from govray.platform.store import tables
 from govray.storage.place import Place
 from govray.train.inputs.run_listing import LogSummary
@@ -58,8 +58,8 @@ class LogReading:
     more: bool = False
 
     @classmethod
-    def of(cls, row: tables.Trial, size: int) -> LogReading:
-        """That of a trial whose log has so many bytes; a shorter one than before is another."""
+    def of(cls, row: tables.Run, size: int) -> LogReading:
+        """That of a run whose log has so many bytes; a shorter one than before is another."""
         if not row.reading or size < row.read_bytes:
             return cls()
         return cls(
@@ -86,19 +86,19 @@ class LogReading:
         return new
 
     def put(
-        self, session: Session, trial: str, new: Sequence[events.AnyEvent], measured: Profiles
+        self, session: Session, run: str, new: Sequence[events.AnyEvent], measured: Profiles
     ) -> None:
-        """Add what events and profiles have to the trial's rows."""
+        """Add what events and profiles have to the run's rows."""
         began = [(e.step, e.attempt) for e in new if isinstance(e, events.AttemptStarted)]
-        touched = supersede(session, trial, began)
-        put_numbers(session, trial, event_rows.numbers(new, self._attempt), self.lines, touched)
+        touched = supersede(session, run, began)
+        put_numbers(session, run, event_rows.numbers(new, self._attempt), self.lines, touched)
         made = event_rows.decisions(new)
-        put_decisions(session, trial, "events", made, after=self.decisions)
+        put_decisions(session, run, "events", made, after=self.decisions)
         self.decisions += len(made)
         # Another branch archives what is there.
         known = self.profiles if self.branches == measured.branches else 0
         bounds = [number for each in measured.numbers[known:] for number in each]
-        put_numbers(session, trial, bounds, self.lines)
+        put_numbers(session, run, bounds, self.lines)
         self.branches, self.profiles = measured.branches, len(measured.numbers)
 
     def commit_times(self, new: Sequence[events.AnyEvent]) -> dict[tuple[int, str], str]:

@@ -55,22 +55,22 @@ def retain(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -
         begin_writing(session)
         settings = settings_by_project(session)
         rules = {name: each.retention for name, each in settings.items() if each.retention}
-        for trial in deletions.retained(session, str(storage), rules, at=at):
-            project = session.get_one(tables.Experiment, trial.experiment).project
+        for run in deletions.retained(session, str(storage), rules, at=at):
+            project = session.get_one(tables.Experiment, run.experiment).project
             try:
-                deletions.check_may_go(session, trial, attestor=attestor)
-                removal.check_may_go(storage, trial.folder)
-                model = removal.has_model(storage, trial.folder)
+                deletions.check_may_go(session, run, attestor=attestor)
+                removal.check_may_go(storage, run.folder)
+                model = removal.has_model(storage, run.folder)
             except (GovrayError, OSError):
                 continue
             deletions.mark(
                 session,
-                trial,
+                run,
                 days=settings[project].delete_after_days,
                 attested=model,
                 by=ChangedBy(user=deletions.RETENTION, at=at),
             )
-            marked.append(trial.id)
+            marked.append(run.id)
         session.commit()
     return marked
 
@@ -81,17 +81,17 @@ def _remove(engine: Engine, storage: Place, run: str, *, at: str, attestor: bool
         row = session.get(tables.Deletion, run)
         if row is None or row.gone is not None or row.restored is not None:
             return False  # restored meanwhile, or another sweep was faster
-        trial = session.get(tables.Trial, run)
+        known = session.get(tables.Run, run)
         begins = row.begun is None
         # What a kill left before anything moved is looked at again: it may be attested by now.
         if begins or removal.stands(storage, row.folder):
-            if trial is None:
+            if known is None:
                 raise Refused("the index does not know the run", where=run, do="Index its storage")
-            deletions.check_may_go(session, trial, attestor=attestor)
+            deletions.check_may_go(session, known, attestor=attestor)
             removal.check_may_go(storage, row.folder)
             has_model = removal.has_model(storage, row.folder)
             if begins:
-                deletions.describe(session, trial, row, attested=has_model)
+                deletions.describe(session, known, row, attested=has_model)
             row.attested |= has_model or bool(deletions.attestations(session, run))
             row.begun = row.begun or at
             session.add(row)

@@ -30,16 +30,16 @@ from govray.platform.store.states import (
     CHECKPOINT,
     CheckpointState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
     advance,
 )
 from govray.platform.store.submissions import ENDED
-from govray.platform.store.tables import Attestation, Deletion, Experiment, ModelVersion, Trial
+from govray.platform.store.tables import Attestation, Deletion, Experiment, ModelVersion, Run
 
-_RUNS = frozenset({TrialState.ACTIVE, TrialState.STOPPING})
+_RUNS = frozenset({RunState.ACTIVE, RunState.STOPPING})
 _SIGNED = "ATTESTED"
-_ENDED = frozenset({TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR})
+_ENDED = frozenset({RunState.COMPLETED, RunState.CANCELED, RunState.ERROR})
 _OVER = frozenset({ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ERROR})
 _SEARCHES = frozenset({ExperimentState.ACTIVE, ExperimentState.STOPPING})
 RETENTION = "govray retention"
@@ -48,7 +48,7 @@ SWEEP = "govray sweep"
 """Who removes what is due, in the audit log."""
 
 
-def check_may_go(session: Session, trial: Trial, *, attestor: bool) -> None:
+def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
     """Return if nothing that the store knows keeps a run.
 
     Args:
@@ -57,12 +57,12 @@ def check_may_go(session: Session, trial: Trial, *, attestor: bool) -> None:
     Raises:
         Refused: It runs or waits in the queue, or a registered version or an attestation needs it.
     """
-    where = f"run {trial.id}"
-    replays = session.exec(select(Trial).where(Trial.replay_of == trial.id)).all()
-    for each in (trial, *replays):
+    where = f"run {run.id}"
+    replays = session.exec(select(Run).where(Run.replay_of == run.id)).all()
+    for each in (run, *replays):
         if each.state in _RUNS:
             raise Refused(f"{each.id} is {each.state}", where=where, do="Stop or kill it first")
-    experiment = session.get_one(Experiment, trial.experiment)
+    experiment = session.get_one(Experiment, run.experiment)
     if experiment.kind == "search" and experiment.state in _SEARCHES:
         raise Refused(
             f"its search {experiment.id} is {experiment.state}",
@@ -85,15 +85,15 @@ def check_may_go(session: Session, trial: Trial, *, attestor: bool) -> None:
         raise Refused(
             "the attestor has not decided about its model yet", where=where, do="Try again later"
         )
-    for version in _versions(session, trial.id):
+    for version in _versions(session, run.id):
         raise Refused(
             f"it is the run of a registered version, {version.model} {version.version}",
             where=where,
             do="It stays as long as the registry has that version",
         )
-    if trial.replay_of is not None and attestations(session, trial.replay_of):
+    if run.replay_of is not None and attestations(session, run.replay_of):
         raise Refused(
-            f"it is a replay of {trial.replay_of}, whose attestation may rest on it",
+            f"it is a replay of {run.replay_of}, whose attestation may rest on it",
             where=where,
             do="It stays as evidence",
         )
@@ -112,7 +112,7 @@ def _versions(session: Session, run: str) -> Sequence[ModelVersion]:
     return session.exec(of_run.order_by(col(v.model), col(v.version)).limit(1)).all()
 
 
-def mark(session: Session, trial: Trial, *, days: int, attested: bool, by: ChangedBy) -> Deletion:
+def mark(session: Session, run: Run, *, days: int, attested: bool, by: ChangedBy) -> Deletion:
     """Mark a run that may go. One that is marked stays as it is.
 
     Args:
@@ -122,49 +122,49 @@ def mark(session: Session, trial: Trial, *, days: int, attested: bool, by: Chang
     Raises:
         Refused: It is gone already.
     """
-    known = session.get(Deletion, trial.id)
+    known = session.get(Deletion, run.id)
     if known is not None and known.restored is not None:
         session.delete(known)
         session.flush()
     elif known is not None:
         if known.gone is not None:
-            raise Refused(f"it was deleted on {known.gone}", where=f"run {trial.id}")
+            raise Refused(f"it was deleted on {known.gone}", where=f"run {run.id}")
         return known
-    experiment = session.get_one(Experiment, trial.experiment)
+    experiment = session.get_one(Experiment, run.experiment)
     row = Deletion(
-        trial=trial.id,
+        run=run.id,
         experiment=experiment.id,
         project=experiment.project,
         storage=experiment.storage,
-        folder=trial.folder,
+        folder=run.folder,
         at=by.at,
         user=by.user,
         gone_after=format_time(parse_time(by.at) + timedelta(days=days)),
         digests={},
     )
-    describe(session, trial, row, attested=attested)
+    describe(session, run, row, attested=attested)
     session.add(row)
-    log(session, by, "run.delete", trial.id, {"goneAfter": row.gone_after})
+    log(session, by, "run.delete", run.id, {"goneAfter": row.gone_after})
     return row
 
 
 def retained(
     session: Session, storage: str, projects: Mapping[str, Retention], *, at: str
-) -> list[Trial]:
+) -> list[Run]:
     """The runs on a storage that no rule of their project keeps, and that nobody marked or
     restored. They ended long enough ago, and are none of the best or latest of their experiment.
 
     Args:
         projects: Name → its rules.
     """
-    found: list[Trial] = []
-    marked = select(Deletion.trial)
+    found: list[Run] = []
+    marked = select(Deletion.run)
     for name, rules in projects.items():
         before = format_time(parse_time(at) - timedelta(days=rules.days))
         here = select(Experiment).where(Experiment.project == name, Experiment.storage == storage)
         ended = col(Experiment.state).in_(_OVER)
         for experiment in session.exec(here.where(ended).order_by(col(Experiment.id))):
-            t = Trial
+            t = Run
             of_it = select(t).where(t.experiment == experiment.id, col(t.replay_of).is_(None))
             runs = session.exec(of_it.order_by(col(t.started).desc(), col(t.id))).all()
             kept = {each.id for each in runs[: rules.latest]}
@@ -181,7 +181,7 @@ def retained(
     return found
 
 
-def _by_result(experiment: Experiment, runs: Sequence[Trial]) -> list[Trial]:
+def _by_result(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
     """Runs with a result, the best first: by their objective, and else by the training loss."""
     judged = any(each.objective is not None for each in runs)
     sections = [experiment.config.get(name) for name in ("search", "validation")]
@@ -192,29 +192,29 @@ def _by_result(experiment: Experiment, runs: Sequence[Trial]) -> list[Trial]:
     return [each for _, each in sorted(numbers, key=lambda pair: (pair[0], pair[1].id))]
 
 
-def describe(session: Session, trial: Trial, row: Deletion, *, attested: bool) -> None:
+def describe(session: Session, run: Run, row: Deletion, *, attested: bool) -> None:
     """Write what is there into the row, by digest."""
     c = tables.Checkpoint
     there = c.state == CheckpointState.COMPLETED
-    commits = session.exec(select(c).where(c.trial == trial.id, there).order_by(col(c.step))).all()
-    signed = [each.digest for each in attestations(session, trial.id)]
+    commits = session.exec(select(c).where(c.run == run.id, there).order_by(col(c.step))).all()
+    signed = [each.digest for each in attestations(session, run.id)]
     entry = submission_of(session, row.experiment)
     row.attested = attested or bool(signed) or (entry is not None and entry.attested == _SIGNED)
     row.bytes = sum(each.bytes for each in commits)
     row.digests = {
         "attestations": signed,
         "checkpoints": [{"step": each.step, "digest": each.digest} for each in commits],
-        "code": trial.code,
-        "manifest": trial.manifest,
-        "policy": trial.policy,
+        "code": run.code,
+        "manifest": run.manifest,
+        "policy": run.policy,
     }
 
 
-def restore(session: Session, trial: str, *, by: ChangedBy) -> Deletion:
+def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     """Take a mark back; its row stays, so no retention marks the run again.
     Raises `Refused`: there is none, or removal began."""
-    row = session.get(Deletion, trial)
-    where = f"run {trial}"
+    row = session.get(Deletion, run)
+    where = f"run {run}"
     if row is None or row.restored is not None:
         raise Refused("it is not marked to be deleted", where=where)
     if row.begun is not None:
@@ -225,7 +225,7 @@ def restore(session: Session, trial: str, *, by: ChangedBy) -> Deletion:
         )
     row.restored, row.why = by.at, None
     session.add(row)
-    log(session, by, "run.restore", trial, {})
+    log(session, by, "run.restore", run, {})
     return row
 
 
@@ -234,10 +234,10 @@ def due(session: Session, storage: str, *, at: str) -> list[str]:
     d = Deletion
     return list(
         session.exec(
-            select(d.trial)
+            select(d.run)
             .where(d.storage == storage, d.gone_after <= at)
             .where(col(d.gone).is_(None), col(d.restored).is_(None))
-            .order_by(col(d.gone_after), col(d.trial))
+            .order_by(col(d.gone_after), col(d.run))
         )
     )
 
@@ -246,19 +246,19 @@ def finish(session: Session, row: Deletion, *, at: str) -> None:
     """Make of a mark a tombstone: what it names is off the storage."""
     row.gone, row.why = at, None
     session.add(row)
-    t, c = Trial, tables.Checkpoint
-    runs = [row.trial]
+    t, c = Run, tables.Checkpoint
+    runs = [row.run]
     if not row.attested:
-        runs += session.exec(select(t.id).where(t.replay_of == row.trial))
+        runs += session.exec(select(t.id).where(t.replay_of == row.run))
         for kind in (tables.Metric, tables.Decision):
-            session.connection().execute(delete(kind).where(col(kind.trial).in_(runs)))
-    for commit in session.exec(select(c).where(col(c.trial).in_(runs))):
-        what = f"checkpoint of step {commit.step} of {commit.trial}"
+            session.connection().execute(delete(kind).where(col(kind.run).in_(runs)))
+    for commit in session.exec(select(c).where(col(c.run).in_(runs))):
+        what = f"checkpoint of step {commit.step} of {commit.run}"
         if commit.state is CheckpointState.ACTIVE:
             commit.state = CheckpointState.ERROR  # nobody writes it any more
         commit.state = advance(CHECKPOINT, commit.state, CheckpointState.DELETED, what)
         session.add(commit)
-    log(session, ChangedBy(user=SWEEP, at=at), "run.deleted", row.trial, {"bytes": row.bytes})
+    log(session, ChangedBy(user=SWEEP, at=at), "run.deleted", row.run, {"bytes": row.bytes})
     tell_lineages(session, [row])
 
 
@@ -268,7 +268,7 @@ def tell_lineages(session: Session, gone: Sequence[Deletion] | None = None) -> N
     if gone is None:
         gone = session.exec(select(Deletion).where(col(Deletion.gone).is_not(None))).all()
     for row in gone:
-        for signed in attestations(session, row.trial):
+        for signed in attestations(session, row.run):
             document = decode(signed.lineage)
             run = document.run.model_copy(update={"deleted": row.gone})
             signed.lineage = encode(document.model_copy(update={"run": run}))

@@ -195,9 +195,9 @@ def _add_records(session: Session, model: VerifiedModel, sighted: TextIO) -> Non
 def add_decisions(session: Session, model: VerifiedModel) -> None:
     """The decisions that the ledger and the gates tell of, if the run is in the index."""
     run = model.attestation.run.id
-    if session.get(tables.Trial, run) is None:
+    if session.get(tables.Run, run) is None:
         return
-    of_run = col(tables.Decision.trial) == run
+    of_run = col(tables.Decision.run) == run
     of_ledger = col(tables.Decision.source) == "ledger"
     session.connection().execute(delete(tables.Decision).where(of_run, of_ledger))
     _insert(session, tables.Decision, _decisions(model, run))
@@ -458,4 +458,4 @@ def _decisions(model: VerifiedModel, run: str) -> Iterator[dict[str, Any]]:
         if gate.legal
     ]
     for number, each in enumerate(told):
-        yield {"trial": run, "source": "ledger", "number": number, **each}
+        yield {"run": run, "source": "ledger", "number": number, **each}

@@ -1,7 +1,7 @@
-"""The states of experiments, trials, checkpoints and submissions, and which may follow which.
+"""The states of experiments, runs, checkpoints and submissions, and which may follow which.
 
 Pure tables. A state outside the keys, or a step outside the table, is refused. An index that learns
-of changes in the wrong order must not make a finished trial run again.
+of changes in the wrong order must not make a finished run go on.
 
 A checkpoint's deletion keeps the row and drops the bytes.
 """
@@ -26,8 +26,8 @@ class ExperimentState(StrEnum):
     ERROR = "ERROR"
 
 
-class TrialState(StrEnum):
-    """How one trial stands. ``INTERRUPTED``: its driver ended without a word."""
+class RunState(StrEnum):
+    """How a run stands. ``INTERRUPTED``: its driver ended without a word."""
 
     ACTIVE = "ACTIVE"
     STOPPING = "STOPPING"
@@ -86,7 +86,7 @@ class CaseState(StrEnum):
     CLOSED = "CLOSED"
 
 
-_E, _T, _C, _S = ExperimentState, TrialState, CheckpointState, SubmissionState
+_E, _T, _C, _S = ExperimentState, RunState, CheckpointState, SubmissionState
 
 EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.ACTIVE: frozenset(_E) - {_E.ACTIVE},
@@ -98,7 +98,7 @@ EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.ERROR: frozenset({_E.ACTIVE}),
 }
 
-TRIAL: Mapping[TrialState, frozenset[TrialState]] = {
+RUN: Mapping[RunState, frozenset[RunState]] = {
     _T.ACTIVE: frozenset(_T) - {_T.ACTIVE},
     _T.STOPPING: frozenset(_T) - {_T.STOPPING},
     _T.PAUSED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR}),
@@ -130,7 +130,7 @@ SUBMISSION: Mapping[SubmissionState, frozenset[SubmissionState]] = {
     _S.ERROR: frozenset({_S.QUEUED}),
 }
 
-State = TypeVar("State", ExperimentState, TrialState, CheckpointState, SubmissionState)
+State = TypeVar("State", ExperimentState, RunState, CheckpointState, SubmissionState)
 
 
 def step(table: Mapping[State, frozenset[State]], before: State, after: State, what: str) -> State:

@@ -28,8 +28,8 @@ from govray.platform.store.states import (
     CheckpointState,
     DeliveryState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
 )
 
 # No `from __future__ import annotations`: SQLModel reads the annotations themselves.
@@ -48,7 +48,7 @@ def _state(kind: type[StrEnum]) -> Enum:
 
 
 class ExperimentColumns(SQLModel):
-    """What one experiment file, or one search, asked for. A plain run is the one trial of it.
+    """What one experiment file asked for. Its runs are a search's trials, or its one run.
 
     ``storage`` is the storage path or URL that its runs lie under, ``project`` and ``user`` whom
     the usage is counted for.
@@ -71,7 +71,7 @@ class Experiment(ExperimentColumns, table=True):
     """An experiment."""
 
 
-class TrialColumns(SQLModel):
+class RunColumns(SQLModel):
     """One run. ``id`` is the run's name.
 
     ``loss`` and ``objective`` are the last ones known. ``code`` is the digest of govray's own
@@ -81,7 +81,7 @@ class TrialColumns(SQLModel):
 
     id: str = Field(primary_key=True)
     experiment: str = Field(foreign_key="experiment.id", index=True)
-    state: TrialState = Field(sa_type=_state(TrialState))
+    state: RunState = Field(sa_type=_state(RunState))
     hyperparameters: Json = Field(sa_type=JSON)
     step: int
     max_steps: int
@@ -93,7 +93,7 @@ class TrialColumns(SQLModel):
     finished: str | None = None
     why: str | None = None
     replay_of: str | None = Field(
-        default=None, index=True, description="The trial that this one replayed."
+        default=None, index=True, description="The run that this one replayed."
     )
     code: str
     policy: str = Field(index=True)
@@ -102,8 +102,8 @@ class TrialColumns(SQLModel):
     accelerator_seconds: float
 
 
-class Trial(TrialColumns, table=True):
-    """A trial, with its ``folder`` below the experiment's storage."""
+class Run(RunColumns, table=True):
+    """A run, with its ``folder`` below the experiment's storage."""
 
     folder: str
     worker_seconds: float = 0
@@ -121,14 +121,14 @@ class Metric(SQLModel, table=True):
     those stay, ``archived``.
 
     ``resolution`` is 0 for the few numbers of a line that show all of it. It is 1 for about as many
-    more, and 2 for twice as many (`govray.platform.indexing.trial_rows`).
+    more, and 2 for twice as many (`govray.platform.indexing.run_rows`).
     """
 
     __table_args__ = (
-        Index("ix_metric_drawn", "trial", "archived", "resolution", "group", "name", "step"),
+        Index("ix_metric_drawn", "run", "archived", "resolution", "group", "name", "step"),
     )
 
-    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    run: str = Field(primary_key=True, foreign_key="run.id")
     group: str = Field(primary_key=True)
     name: str = Field(primary_key=True)
     step: int = Field(primary_key=True)
@@ -140,12 +140,12 @@ class Metric(SQLModel, table=True):
 
 
 class Checkpoint(SQLModel, table=True):
-    """A commit of a trial. ``digest`` is its manifest's, known once it is whole.
+    """A commit of a run. ``digest`` is its manifest's, known once it is whole.
 
     ``at`` is when it became so, by the run's event log; none where that does not say it.
     """
 
-    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    run: str = Field(primary_key=True, foreign_key="run.id")
     step: int = Field(primary_key=True)
     state: CheckpointState = Field(sa_type=_state(CheckpointState))
     digest: str | None = None
@@ -159,7 +159,7 @@ class Decision(SQLModel, table=True):
     ``source`` says where it is from: ``events`` or ``ledger``, or ``search``.
     """
 
-    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    run: str = Field(primary_key=True, foreign_key="run.id")
     source: str = Field(primary_key=True)
     number: int = Field(primary_key=True)
     kind: str = Field(index=True)
@@ -510,7 +510,7 @@ class Submission(SQLModel, table=True):
     IP address of the node that runs its job, as the cluster says.
 
     ``worker_seconds`` and ``accelerator_seconds`` are those of a task's attempts that have ended.
-    Of a run its trials have them.
+    Of an experiment its runs have them.
 
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
@@ -717,7 +717,7 @@ class RightsCase(SQLModel, table=True):
 
 
 class Deletion(SQLModel, table=True):
-    """That a run is to be deleted, and later its tombstone. ``trial`` is the run's name.
+    """That a run is to be deleted, and later its tombstone. ``run`` is the run's name.
 
     Marked ``at``, by ``user``. From ``gone_after`` on a sweep removes it. ``begun`` is when that
     began, from where nothing is restored, and ``gone`` when it was done. ``why`` says what kept it.
@@ -728,7 +728,7 @@ class Deletion(SQLModel, table=True):
     longer.
     """
 
-    trial: str = Field(primary_key=True)
+    run: str = Field(primary_key=True)
     experiment: str = Field(index=True)
     project: str = Field(index=True)
     storage: str

@@ -1,6 +1,6 @@
 """What was used, and by whom: accelerator-hours and attested artifacts.
 
-Seconds of a run are those of its trials' attempts, replays included, as their event logs tell. An
+Seconds are those of runs' attempts, replays included, as their event logs tell. An
 accelerator is what Ray gave a worker as a GPU. A task (a notebook, a shell, a script) is a program
 that says nothing of itself. Its seconds are those of its attempts as the queue saw them, times its
 slots, and its accelerators are those of its pool's slots. An attested artifact is an attestation in
@@ -35,13 +35,13 @@ class Usage:
 
     name: str
     submissions: int
-    trials: int
+    runs: int
     worker_hours: float
     accelerator_hours: float
     attested: int
 
 
-_COUNTS = ("submissions", "trials", "worker_hours", "accelerator_hours", "attested")
+_COUNTS = ("submissions", "runs", "worker_hours", "accelerator_hours", "attested")
 
 
 def usage(
@@ -53,27 +53,27 @@ def usage(
     experiments: ColumnElement[bool] | None = None,
     submissions: ColumnElement[bool] | None = None,
 ) -> tuple[Usage, ...]:
-    """Usage by project, user or workspace, sorted by name. ``since``: only trials that started, and
+    """Usage by project, user or workspace, sorted by name. ``since``: only runs that started, and
     submissions made, at this instant or later, ``YYYY-MM-DDTHH:MM:SSZ``. ``at``: now."""
-    trial, e, s = tables.Trial, tables.Experiment, tables.Submission
-    joined, started = col(e.id) == col(trial.experiment), col(trial.started) >= (since or "")
+    run, e, s = tables.Run, tables.Experiment, tables.Submission
+    joined, started = col(e.id) == col(run.experiment), col(run.started) >= (since or "")
     counted = (started, true() if experiments is None else experiments)
     owner = _owner(by, e)
     trained = session.execute(
         select(
             owner,
-            func.count(col(trial.id)),
-            func.sum(trial.worker_seconds),
-            func.sum(trial.accelerator_seconds),
+            func.count(col(run.id)),
+            func.sum(run.worker_seconds),
+            func.sum(run.accelerator_seconds),
         )
-        .join_from(e, trial, joined)
+        .join_from(e, run, joined)
         .where(*counted)
         .group_by(owner)
     ).all()
     attested = session.execute(
         select(owner, func.count(col(tables.Attestation.digest)))
-        .join_from(e, trial, joined)
-        .join(tables.Attestation, col(tables.Attestation.run) == col(trial.id))
+        .join_from(e, run, joined)
+        .join(tables.Attestation, col(tables.Attestation.run) == col(run.id))
         .where(*counted)
         .group_by(owner)
     ).all()
@@ -96,7 +96,7 @@ def usage(
     ).all()
     found: dict[str, dict[str, Any]] = {}
     for owned, names in (
-        (trained, ("trials", "worker_hours", "accelerator_hours")),
+        (trained, ("runs", "worker_hours", "accelerator_hours")),
         (attested, ("attested",)),
         (tasks, ("submissions", "worker_hours", "accelerator_hours")),
         (

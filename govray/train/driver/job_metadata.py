@@ -34,7 +34,7 @@ def run_metadata(run: str, experiment: str | None, policy: str) -> dict[str, str
     if experiment is not None:
         found[EXPERIMENT] = experiment
     if service := os.environ.get(SERVICE):
-        found["govray.page"] = f"{service.rstrip('/')}/trials/{quote(run)}"
+        found["govray.page"] = f"{service.rstrip('/')}/runs/{quote(run)}"
     return found
 
 

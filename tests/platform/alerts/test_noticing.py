@@ -14,16 +14,16 @@ from govray.platform.alerts import noticing
 from govray.platform.alerts.noticing import notice
 from govray.platform.store import rebuild, webhooks
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
+from govray.platform.store.states import ExperimentState, RunState, SubmissionState
 from govray.platform.store.tables import Alert, Delivery, Reverification, Webhook
 from govray.platform.store.webhooks import event_id
 from tests.support.databases import on_both
-from tests.support.happened import AT, LATER, credential, decision, experiment, submission, trial
+from tests.support.happened import AT, LATER, credential, decision, experiment, run_row, submission
 
 ADA = ChangedBy(user="ada", at=AT)
 KEY = bytes(32)
 DAYS = timedelta(days=30)
-T = TrialState
+T = RunState
 
 
 def hook(session: Session, **more: Any) -> Webhook:
@@ -32,9 +32,9 @@ def hook(session: Session, **more: Any) -> Webhook:
 
 def everything(session: Session) -> None:
     """One event of each kind that the index has, and much that is none."""
-    trial(session, "done", T.COMPLETED, finished=LATER)
-    trial(session, "broken", T.ERROR, why="rank 1 died", project="other")
-    trial(session, "going", T.ACTIVE)
+    run_row(session, "done", T.COMPLETED, finished=LATER)
+    run_row(session, "broken", T.ERROR, why="rank 1 died", project="other")
+    run_row(session, "going", T.ACTIVE)
     for number, kind in enumerate(("restart", "flag", "gate", "rollback", "log")):
         decision(session, "going", number, kind)
     decision(session, "broken", 0, "stop")
@@ -113,8 +113,8 @@ def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
 
     def again(new: Engine) -> None:
         with Session(new) as session:
-            trial(session, "done", T.COMPLETED, finished=LATER)
-            trial(session, "late", T.COMPLETED, finished=LATER)
+            run_row(session, "done", T.COMPLETED, finished=LATER)
+            run_row(session, "late", T.COMPLETED, finished=LATER)
             session.commit()
 
     rebuild.rebuild(store, again)

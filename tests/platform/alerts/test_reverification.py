@@ -17,8 +17,8 @@ from govray.platform.alerts.rounds import Rounds, Verify, reverify
 from govray.platform.store import tables, webhooks
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.reverifications import changes
-from govray.platform.store.states import DeliveryState, TrialState
-from tests.support.happened import BEFORE, trial
+from govray.platform.store.states import DeliveryState, RunState
+from tests.support.happened import BEFORE, run_row
 from tests.support.receiver import Receiver
 
 KEY = bytes(32)
@@ -155,7 +155,7 @@ def test_rounds_tell_a_webhook_what_changed(store: Engine, receiver: Receiver) -
     # A process that goes round, until it is told to stop.
     now[0] += timedelta(minutes=1)
     with Session(store) as session:
-        trial(session, "done", TrialState.COMPLETED, finished=format_time(now[0]))
+        run_row(session, "done", RunState.COMPLETED, finished=format_time(now[0]))
         session.commit()
     stop = threading.Event()
     going = threading.Thread(target=first.run, args=(stop,))

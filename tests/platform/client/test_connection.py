@@ -67,7 +67,7 @@ def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> 
         ("public", lambda c: next(c.runs.list()), Refused, "token"),
         ("expired", lambda c: next(c.models.list()), Refused, "expired"),
         ("auditor", lambda c: c.experiments.submit(file=FILE), Refused, "not auditor"),
-        ("engineer", lambda c: c.runs.get("none"), UsageError, "no trial 'none'"),
+        ("engineer", lambda c: c.runs.get("none"), UsageError, "no run 'none'"),
         ("engineer", lambda c: c.experiments.submit(file="a: 1"), UsageError, "body.file"),
         ("engineer", lambda c: c.runs.get(".."), UsageError, "names nothing"),
     ],

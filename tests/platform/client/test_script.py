@@ -14,12 +14,12 @@ import pytest
 from sqlmodel import Session, select
 
 from govray.platform.store import submissions as queue
-from govray.platform.store.states import SubmissionState, TrialState
+from govray.platform.store.states import RunState, SubmissionState
 from govray.platform.store.tables import ModelVersion, Submission
 from tests.support.gates import gated
 from tests.support.listening import listening
 from tests.support.place import Place, place
-from tests.support.runs import metric, trial
+from tests.support.runs import metric, run_row
 from tests.support.tree import ROOT
 
 __all__ = ["place"]
@@ -38,7 +38,7 @@ def script() -> str:
 def reconciled(place: Place) -> Iterator[None]:
     """A reconciler's place is taken: what waits becomes a run that the store has."""
     with Session(place.service.engine) as session:
-        session.add(trial(RUN, TrialState.COMPLETED, "2026-11-24T09:00:00Z"))
+        session.add(run_row(RUN, RunState.COMPLETED, "2026-11-24T09:00:00Z"))
         session.flush()
         session.add_all(metric(RUN, step, 3.0 - step / 10) for step in range(3))
         session.commit()

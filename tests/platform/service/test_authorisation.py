@@ -118,31 +118,31 @@ CASES = [
         "/v1/experiments/e2/tags",
         {"tags": ["baseline"]},
     ),
-    get("/v1/trials", STAFF),
-    get("/v1/trials/{trial}/metrics.csv", STAFF, "/v1/trials/done/metrics.csv"),
-    get("/v1/trials/{trial}", STAFF, "/v1/trials/done"),
-    get("/v1/trials/{trial}/metrics", STAFF, "/v1/trials/done/metrics"),
-    get("/v1/trials/{trial}/metrics/stream", STAFF, "/v1/trials/done/metrics/stream"),
-    get("/v1/trials/{trial}/decisions", STAFF, "/v1/trials/done/decisions"),
-    get("/v1/trials/{trial}/checkpoints", STAFF, "/v1/trials/done/checkpoints"),
-    get("/v1/trials/{trial}/pins", STAFF, "/v1/trials/done/pins", ok=(409,)),  # no folder
+    get("/v1/runs", STAFF),
+    get("/v1/runs/{run}/metrics.csv", STAFF, "/v1/runs/done/metrics.csv"),
+    get("/v1/runs/{run}", STAFF, "/v1/runs/done"),
+    get("/v1/runs/{run}/metrics", STAFF, "/v1/runs/done/metrics"),
+    get("/v1/runs/{run}/metrics/stream", STAFF, "/v1/runs/done/metrics/stream"),
+    get("/v1/runs/{run}/decisions", STAFF, "/v1/runs/done/decisions"),
+    get("/v1/runs/{run}/checkpoints", STAFF, "/v1/runs/done/checkpoints"),
+    get("/v1/runs/{run}/pins", STAFF, "/v1/runs/done/pins", ok=(409,)),  # no folder
     *(
         Case(
             "POST",
-            f"/v1/trials/{{trial}}/checkpoints/{{step}}:{verb}",
+            f"/v1/runs/{{run}}/checkpoints/{{step}}:{verb}",
             WRITERS,
-            f"/v1/trials/done/checkpoints/999:{verb}",
+            f"/v1/runs/done/checkpoints/999:{verb}",
             body,
             ok=(404, 403),  # there is none; of an admin's run the engineer is told no first
         )
         for verb, body in (("pin", {}), ("unpin", None))
     ),
     get("/v1/deletions", STAFF),
-    get("/v1/deletions/{trial}", STAFF, "/v1/deletions/done", ok=(404,)),  # it is not marked
+    get("/v1/deletions/{run}", STAFF, "/v1/deletions/done", ok=(404,)),  # it is not marked
     *(
         # It has no folder, and of an admin's run the engineer is told no.
         Case(method, f"/v1/{noun}{verb}", WRITERS, f"/v1/{path}{verb}", ok=(409, 403))
-        for noun, path in (("trials/{trial}", "trials/done"), ("experiments/{experiment}", _RUN))
+        for noun, path in (("runs/{run}", "runs/done"), ("experiments/{experiment}", _RUN))
         for method, verb in (("DELETE", ""), ("POST", ":restore"))
     ),
     get("/v1/pools", STAFF),
@@ -171,30 +171,30 @@ CASES = [
         )
         for verb in ("stop", "kill", "archive", "unarchive", "resume")
     ),
-    get("/v1/trials/{trial}/logs", STAFF, "/v1/trials/done/logs"),
+    get("/v1/runs/{run}/logs", STAFF, "/v1/runs/done/logs"),
     # There is no such checkpoint on storage.
     *(
         get(
-            f"/v1/trials/{{trial}}/checkpoints/{{step}}/files{template}",
+            f"/v1/runs/{{run}}/checkpoints/{{step}}/files{template}",
             STAFF,
-            f"/v1/trials/done/checkpoints/1/files{part}",
+            f"/v1/runs/done/checkpoints/1/files{part}",
             ok=(404,),
         )
         for template, part in (("", ""), ("/{path}", "/state.json"))
     ),
     # The run keeps none.
     get(
-        "/v1/trials/{trial}/logs/{name}",
+        "/v1/runs/{run}/logs/{name}",
         STAFF,
-        "/v1/trials/done/logs/rank-0-1.log",
+        "/v1/runs/done/logs/rank-0-1.log",
         ok=(404,),
     ),
     get(
-        "/v1/trials/{trial}/logs/{name}/stream",
+        "/v1/runs/{run}/logs/{name}/stream",
         STAFF,
-        "/v1/trials/done/logs/rank-0-1.log/stream",
+        "/v1/runs/done/logs/rank-0-1.log/stream",
     ),
-    get("/trials/{trial}/logs", STAFF, "/trials/done/logs"),
+    get("/runs/{run}/logs", STAFF, "/runs/done/logs"),
     # ``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is public.
     get("/v1/models", ALL),
     hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),
@@ -493,17 +493,17 @@ CASES = [
         params={"stage": "staging"},
     ),
     *(
-        Case("POST", f"/trials/{{trial}}/{verb}", WRITERS, f"/trials/done/{verb}", ok=(409, 403))
+        Case("POST", f"/runs/{{run}}/{verb}", WRITERS, f"/runs/done/{verb}", ok=(409, 403))
         for verb in ("delete", "restore")
     ),
     Case("POST", "/experiments/{experiment}/tags", WRITERS, "/experiments/e1/tags", ok=(403,)),
     get("/runs", STAFF),
     get("/compare", STAFF, "/compare?run=done&run=going"),
-    get("/trials/{trial}", STAFF, "/trials/done"),
+    get("/runs/{run}", STAFF, "/runs/done"),
     get(
-        "/trials/{trial}/figures/{file}",
+        "/runs/{run}/figures/{file}",
         STAFF,
-        f"/trials/done/figures/{0:016x}-{7:09d}.json",
+        f"/runs/done/figures/{0:016x}-{7:09d}.json",
         ok=(404,),  # the run keeps none
     ),
     get("/ledgers", ALL),
@@ -588,7 +588,7 @@ def test_without_the_check_of_roles_the_table_does_not_hold(
 ) -> None:
     monkeypatch.setattr(access, "permitted", lambda *_: True)
     assert any("by engineer" in each for each in differences(place, "/v1/audit"))
-    found = differences(place, "/v1/trials/done/decisions")
+    found = differences(place, "/v1/runs/done/decisions")
     assert any("by supplier" in each for each in found)
     assert any("by public" in each for each in found)
 

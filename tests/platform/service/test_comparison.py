@@ -15,10 +15,10 @@ from sqlmodel import Session, col
 from govray.platform.service.pages.comparison import ABSENT, compared_rows, lineage_difference
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.store.lineage import lineage
-from govray.platform.store.states import ExperimentState, TrialState
-from govray.platform.store.tables import Trial
+from govray.platform.store.states import ExperimentState, RunState
+from govray.platform.store.tables import Run
 from tests.support.library import Library, library
-from tests.support.shown import HOSTILE, ZERO, add_experiment, add_number, add_trial
+from tests.support.shown import HOSTILE, ZERO, add_experiment, add_number, add_run
 
 PAGE = {"accept": "text/html"}
 
@@ -36,7 +36,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
                 (HOSTILE, policy, 64),
             ):
                 add_experiment(session, f"e-{name}", name, "run", ExperimentState.COMPLETED)
-                add_trial(
+                add_run(
                     session,
                     name,
                     f"e-{name}",
@@ -44,7 +44,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
                     steps=40,
                     floor=2.0,
                     hyperparameters={"width": width, "norm": HOSTILE},
-                    state=TrialState.COMPLETED,
+                    state=RunState.COMPLETED,
                 )
                 add_number(session, name, "monitor", 3, 0.5)
             session.commit()
@@ -119,7 +119,7 @@ def test_what_may_not_be_read_is_not_compared_or_listed(
     client = shelf.service.client("auditor", **PAGE)
     assert "run-first" in client.get("/runs").text  # the control
     for module in (visible_runs, visible_models):
-        monkeypatch.setattr(module, "trials", lambda _: col(Trial.id) == "run-narrow")
+        monkeypatch.setattr(module, "runs", lambda _: col(Run.id) == "run-narrow")
     monkeypatch.setattr(visible_runs, "experiments", lambda _: false())
     listed = client.get("/runs").text
     assert "run-first" not in listed

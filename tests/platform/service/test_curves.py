@@ -1,4 +1,4 @@
-"""Curves of a trial: with more numbers than a page draws they are thinned, over the whole run."""
+"""Curves of a run: with more numbers than a page draws they are thinned, over the whole run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import Session
 
-from govray.platform.indexing.trial_rows import put_numbers
+from govray.platform.indexing.run_rows import put_numbers
 from govray.platform.service.pages.charts import curves
 from govray.platform.service.pages.charts.curves import downsample
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState, RunState
 from govray.train.run_folder.event_rows import MetricValue
-from tests.support.shown import ZERO, add_experiment, add_trial
+from tests.support.shown import ZERO, add_experiment, add_run
 
-DONE = TrialState.COMPLETED
+DONE = RunState.COMPLETED
 
 
 @given(
@@ -57,8 +57,8 @@ def test_a_page_reads_as_many_numbers_as_it_draws(tmp_path: Path) -> None:
 
     with Session(made) as session:
         add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
-        add_trial(session, "t", "e", ZERO, steps=1, floor=1.0, hyperparameters={}, state=DONE)
-        session.get_one(tables.Trial, "t").step = 8000
+        add_run(session, "t", "e", ZERO, steps=1, floor=1.0, hyperparameters={}, state=DONE)
+        session.get_one(tables.Run, "t").step = 8000
         lines: dict[str, int] = {}
         put_numbers(session, "t", [measured(step) for step in range(6000)], lines)
         again = [measured(step, archived=step >= 5000) for step in range(6000)]

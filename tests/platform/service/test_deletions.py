@@ -22,8 +22,8 @@ from govray.platform.store.rebuild import rebuild
 from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
 )
 from govray.platform.store.tables import (
     AuditEntry,
@@ -32,8 +32,8 @@ from govray.platform.store.tables import (
     Metric,
     ModelVersion,
     Project,
+    Run,
     Submission,
-    Trial,
 )
 from govray.train.checkpoint import commit_folder, holds
 from govray.train.checkpoint.pins import COMPARED, TAKEN_OVER, pin, write_pins
@@ -42,7 +42,7 @@ from govray.train.run_folder import removal, run_lock
 from tests.support.library import library
 from tests.support.people import OWN_PAGE, Service
 from tests.support.runs import submission
-from tests.support.shown import ZERO, add_experiment, add_trial
+from tests.support.shown import ZERO, add_experiment, add_run
 
 NOW, LATER = "2026-11-21T12:00:00Z", "2026-11-28T12:00:00Z"
 _NUMBERS = count()
@@ -59,30 +59,30 @@ def run(service: Service, tmp_path: Path) -> Path:
     (folder / "record").mkdir()
     (folder / "record" / "run.json").write_text("{}")
     with Session(service.engine) as session:
-        add_run(session, folder, [10, 20])
+        add_rows(session, folder, [10, 20])
         session.commit()
     return folder
 
 
-def add_run(session: Session, folder: Path, steps: list[int]) -> None:
+def add_rows(session: Session, folder: Path, steps: list[int]) -> None:
     """The rows of a run of the engineer's that ended, with these commits."""
-    name, done = folder.name, TrialState.COMPLETED
+    name, done = folder.name, RunState.COMPLETED
     add_experiment(session, name, "gpt", "run", ExperimentState.COMPLETED)
-    add_trial(session, name, name, ZERO, steps=2, floor=1.0, hyperparameters={}, state=done)
+    add_run(session, name, name, ZERO, steps=2, floor=1.0, hyperparameters={}, state=done)
     session.get_one(Experiment, name).sqlmodel_update(
         {"storage": str(folder.parent), "user": "engineer", "project": "default"}
     )
     for step in steps:
         state = CheckpointState.COMPLETED
-        session.add(Checkpoint(trial=name, step=step, state=state, digest=ZERO, bytes=7))
+        session.add(Checkpoint(run=name, step=step, state=state, digest=ZERO, bytes=7))
 
 
 def delete(service: Service, run: Path, kind: str = "engineer") -> Response:
-    return service.client(kind).delete(f"/v1/trials/{run.name}")
+    return service.client(kind).delete(f"/v1/runs/{run.name}")
 
 
 def restore(service: Service, run: Path, kind: str = "engineer") -> Response:
-    return service.client(kind).post(f"/v1/trials/{run.name}:restore")
+    return service.client(kind).post(f"/v1/runs/{run.name}:restore")
 
 
 def swept(service: Service, run: Path, at: str = LATER) -> Swept:
@@ -94,7 +94,7 @@ def told(service: Service, run: Path) -> dict[str, Any]:
     return answer
 
 
-def change(service: Service, row: type[Trial] | type[Experiment], run: Path, **to: object) -> None:
+def change(service: Service, row: type[Run] | type[Experiment], run: Path, **to: object) -> None:
     with Session(service.engine) as session:
         session.get_one(row, run.name).sqlmodel_update(to)
         session.commit()
@@ -116,9 +116,9 @@ def test_a_run_is_marked_and_after_its_time_gone_and_its_tombstone_has_the_diges
     assert (stone["gone"], stone["why"], stone["bytes"]) == (LATER, None, "14")
     assert [each["digest"] for each in stone["digests"]["checkpoints"]] == [ZERO, ZERO]
     with Session(service.engine) as session:
-        of_run = select(Checkpoint.state).where(Checkpoint.trial == run.name)
+        of_run = select(Checkpoint.state).where(Checkpoint.run == run.name)
         assert set(session.exec(of_run)) == {CheckpointState.DELETED}
-        assert session.exec(select(Metric).where(Metric.trial == run.name)).first() is None
+        assert session.exec(select(Metric).where(Metric.run == run.name)).first() is None
         mine = select(AuditEntry).where(AuditEntry.subject == run.name)
         entries = session.exec(mine.order_by(col(AuditEntry.number))).all()
     assert [each.action for each in entries] == ["run.delete", "run.deleted"]
@@ -177,7 +177,7 @@ def _pinned(service: Service, run: Path) -> None:
 
 
 def _active(service: Service, run: Path) -> None:
-    change(service, Trial, run, state=TrialState.ACTIVE)
+    change(service, Run, run, state=RunState.ACTIVE)
 
 
 def _queued(service: Service, run: Path) -> None:
@@ -264,8 +264,8 @@ def test_an_experiment_is_marked_whole_or_not_at_all(service: Service, run: Path
     second = run.with_name(f"{run.name}-2")
     second.mkdir()
     with Session(service.engine) as session:
-        done = TrialState.COMPLETED
-        add_trial(
+        done = RunState.COMPLETED
+        add_run(
             session, second.name, run.name, ZERO, steps=1, floor=1, hyperparameters={}, state=done
         )
         session.commit()
@@ -275,9 +275,9 @@ def test_an_experiment_is_marked_whole_or_not_at_all(service: Service, run: Path
     assert service.client("auditor").get(f"/v1/deletions/{run.name}").status_code == 404
     holds.release(second, "case 9")
     marked = ask.delete(f"/v1/experiments/{run.name}").json()["items"]
-    assert [each["trial"] for each in marked] == [run.name, second.name]
+    assert [each["run"] for each in marked] == [run.name, second.name]
     listed = ask.get("/v1/deletions", params={"experiment": run.name}).json()["items"]
-    assert {each["trial"] for each in listed} == {run.name, second.name}
+    assert {each["run"] for each in listed} == {run.name, second.name}
     back = ask.post(f"/v1/experiments/{run.name}:restore").json()["items"]
     assert back == [{**each, "restored": NOW} for each in marked]
     assert swept(service, run) == Swept()
@@ -307,7 +307,7 @@ def test_a_model_and_its_evidence_stay_and_the_commits_go(service: Service, run:
 def test_a_page_asks_first_and_says_when_the_run_goes_and_when_it_went(
     service: Service, run: Path
 ) -> None:
-    here, ask = f"/trials/{run.name}", service.client("engineer", **OWN_PAGE)
+    here, ask = f"/runs/{run.name}", service.client("engineer", **OWN_PAGE)
     assert "?ask=delete" in ask.get(here).text
     assert "?ask=delete" not in service.client("auditor").get(here).text
     assert "Delete it?" in ask.get(f"{here}?ask=delete").text
@@ -329,14 +329,14 @@ def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
     with Session(service.engine) as session:
         project = session.get_one(Project, "default")
         project.settings = {"retention": rules, "delete_after_days": 1}
-        first = session.get_one(Trial, run.name)
+        first = session.get_one(Run, run.name)
         first.objective, first.finished = 1.0, "2026-10-01T00:00:00Z"
         for day, (name, loss) in enumerate(objectives.items()):
             values = first.model_dump() | {"id": f"{run.name}-{name}", "objective": loss}
             values |= {"folder": values["id"], "started": f"2026-09-0{9 - day}T00:00:00Z"}
             if name == "young":
                 values["finished"] = "2026-11-20T00:00:00Z"
-            session.add(Trial(**values))
+            session.add(Run(**values))
             (run.parent / values["id"]).mkdir()
         session.commit()
     holds.hold(run.with_name(f"{run.name}-held"), "case 9", by="legal", at=NOW)
@@ -344,7 +344,7 @@ def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
     marked = [f"{run.name}-b", f"{run.name}-d"]
     assert retain(service.engine, run.parent, at=NOW) == marked
     assert retain(service.engine, run.parent, at=NOW) == []
-    back = service.client("admin").post(f"/v1/trials/{marked[0]}:restore")
+    back = service.client("admin").post(f"/v1/runs/{marked[0]}:restore")
     assert (back.status_code, back.json()["user"]) == (200, deletions.RETENTION)
     # What somebody restored is not marked again.
     assert retain(service.engine, run.parent, at=LATER) == []
@@ -423,7 +423,7 @@ def test_a_registered_version_keeps_its_run_and_a_lineage_tells_what_was_deleted
         commit_folder.commit(folder / folder_name(10), {"state.json": b"{}"})
         shutil.copytree(running.shelf.models["narrow"], folder / "model")
         with Session(service.engine) as session:
-            add_run(session, folder, [10])
+            add_rows(session, folder, [10])
             session.commit()
         answer = delete(service, folder)
         assert (answer.status_code, "registered version, narrow 1.0.0" in answer.text) == (

@@ -11,9 +11,9 @@ from sqlmodel import Session
 
 from govray.platform.service.routes import downloads
 from govray.platform.store import tables
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState, RunState
 from tests.support.people import Service
-from tests.support.shown import HOSTILE, ZERO, add_decision, add_experiment, add_trial
+from tests.support.shown import HOSTILE, ZERO, add_decision, add_experiment, add_run
 
 FORMULA = '=HYPERLINK("http://evil.example","x")'
 CONFIG = {"name": "é", "max_steps": 3, "data": {"epochs": 1.5, "tags": ["on", "1e3", HOSTILE]}}
@@ -25,7 +25,7 @@ def kept(service: Service) -> Service:
         add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
         session.get_one(tables.Experiment, "e").config = CONFIG
         for name in ("t", HOSTILE):
-            add_trial(
+            add_run(
                 session,
                 name,
                 "e",
@@ -33,7 +33,7 @@ def kept(service: Service) -> Service:
                 steps=23,
                 floor=2.0,
                 hyperparameters={},
-                state=TrialState.COMPLETED,
+                state=RunState.COMPLETED,
             )
         for name, value, archived in (
             (FORMULA, 1e-30, False),
@@ -42,7 +42,7 @@ def kept(service: Service) -> Service:
         ):
             session.add(
                 tables.Metric(
-                    trial="t",
+                    run="t",
                     group="own",
                     name=name,
                     step=1,
@@ -67,13 +67,13 @@ def test_the_csv_has_every_number_that_counts(
 ) -> None:
     monkeypatch.setattr(downloads, "ROWS_AT_ONCE", at_once)
     client = kept.client("auditor")
-    answer = client.get("/v1/trials/t/metrics.csv")
+    answer = client.get("/v1/runs/t/metrics.csv")
     assert answer.headers["content-type"].startswith("text/csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="t-metrics.csv"'
     head, *found = rows(answer.text)
     assert tuple(head) == downloads.HEADER
     assert len(found) == 23 + 1 + 2
-    listed = client.get("/v1/trials/t/metrics?limit=200").json()["items"]
+    listed = client.get("/v1/runs/t/metrics?limit=200").json()["items"]
     told = [[r["group"], r["name"], str(r["step"]), str(r["attempt"])] for r in listed]
     plain = [[r[0], r[1].removeprefix("'"), *r[2:4]] for r in found]
     assert plain == told
@@ -87,7 +87,7 @@ def test_the_csv_has_every_number_that_counts(
         query: dict[str, str | int] = {"name": name, "limit": 1}
         paged: list[list[str]] = []
         while True:
-            page = client.get("/v1/trials/t/metrics", params=query).json()
+            page = client.get("/v1/runs/t/metrics", params=query).json()
             paged += [
                 [r["group"], r["name"], str(r["step"]), str(r["attempt"])] for r in page["items"]
             ]
@@ -95,9 +95,9 @@ def test_the_csv_has_every_number_that_counts(
                 break
             query["cursor"] = page["next"]
         assert paged == of_name
-        text = client.get("/v1/trials/t/metrics.csv", params={"name": name}).text
+        text = client.get("/v1/runs/t/metrics.csv", params={"name": name}).text
         assert [[r[0], r[1].removeprefix("'"), *r[2:4]] for r in rows(text)[1:]] == of_name
-    assert rows(client.get("/v1/trials/t/metrics.csv?group=validation").text)[1][:3] == [
+    assert rows(client.get("/v1/runs/t/metrics.csv?group=validation").text)[1][:3] == [
         "validation",
         "loss",
         "19",
@@ -108,10 +108,10 @@ def test_a_name_is_no_formula_and_a_file_name_has_no_quote(
     kept: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = kept.client("engineer")
-    found = {row[1] for row in rows(client.get("/v1/trials/t/metrics.csv?group=own").text)[1:]}
+    found = {row[1] for row in rows(client.get("/v1/runs/t/metrics.csv?group=own").text)[1:]}
     assert found == {f"'{FORMULA}", HOSTILE}
     monkeypatch.setattr(downloads, "_FORMULA", ("never",))  # the control
-    found = {row[1] for row in rows(client.get("/v1/trials/t/metrics.csv?group=own").text)[1:]}
+    found = {row[1] for row in rows(client.get("/v1/runs/t/metrics.csv?group=own").text)[1:]}
     assert FORMULA in found
     [named] = downloads._attached(f'{HOSTILE}\r\nSet-Cookie: a="b"\u202e.csv').values()
     assert re.fullmatch(r'attachment; filename="[A-Za-z0-9._-]{1,120}"', named)
@@ -122,17 +122,17 @@ def test_more_than_a_file_holds_is_refused_and_not_cut(
 ) -> None:
     client = kept.client("admin")
     monkeypatch.setattr(downloads, "MOST_NUMBERS", 26)
-    assert client.get("/v1/trials/t/metrics.csv").status_code == 200
+    assert client.get("/v1/runs/t/metrics.csv").status_code == 200
     monkeypatch.setattr(downloads, "MOST_NUMBERS", 25)
-    answer = client.get("/v1/trials/t/metrics.csv")
+    answer = client.get("/v1/runs/t/metrics.csv")
     assert answer.status_code == 422
     assert "page by page" in answer.json()["do"]
-    assert client.get("/v1/trials/t/metrics.csv?group=own").status_code == 200
+    assert client.get("/v1/runs/t/metrics.csv?group=own").status_code == 200
 
 
 def test_they_are_for_whom_the_listing_is(kept: Service) -> None:
     for kind in ("admin", "engineer", "auditor", "supplier", "public", "revoked"):
         client = kept.client(kind)
-        listing = client.get("/v1/trials/t/metrics").status_code
-        assert client.get("/v1/trials/t/metrics.csv").status_code == listing, kind
-    assert kept.client("admin").get("/v1/trials/none/metrics.csv").status_code == 404
+        listing = client.get("/v1/runs/t/metrics").status_code
+        assert client.get("/v1/runs/t/metrics.csv").status_code == listing, kind
+    assert kept.client("admin").get("/v1/runs/none/metrics.csv").status_code == 404

@@ -1,4 +1,4 @@
-"""Experiments, trials, metrics, decisions, checkpoints and the log, on both databases."""
+"""Experiments, runs, metrics, decisions, checkpoints and the log, on both databases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sqlmodel import Session, select
 
 from govray.platform.service.routes import live_metrics
-from govray.platform.store.states import TrialState
-from govray.platform.store.tables import AuditEntry, Metric, Trial
+from govray.platform.store.states import RunState
+from govray.platform.store.tables import AuditEntry, Metric, Run
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 from tests.support.runs import add_runs, metric
@@ -59,14 +59,14 @@ def test_the_store_answers_as_it_was_filled(running: Service, client: TestClient
         answer = other.get("/v1/experiments", params=params)
         assert answer.status_code == 400, params
         assert "cursor" in answer.json()["detail"]
-    assert client.get("/v1/trials", params={"cursor": cursor}).status_code == 400
+    assert client.get("/v1/runs", params={"cursor": cursor}).status_code == 400
     assert client.get("/v1/experiments?limit=1001").status_code == 422
 
     # Filters.
     body = client.get("/v1/experiments?state=COMPLETED&project=other").json()
     assert [each["id"] for each in body["items"]] == ["e6", "e2", "e8", "e4"]
     assert client.get("/v1/experiments?state=DONE").status_code == 422
-    for path in ("/v1/experiments", "/v1/trials"):
+    for path in ("/v1/experiments", "/v1/runs"):
         times = [each["started"] for each in client.get(path).json()["items"]]
         middle = times[len(times) // 2]
         found = [
@@ -79,50 +79,50 @@ def test_the_store_answers_as_it_was_filled(running: Service, client: TestClient
     assert client.get("/v1/experiments/e1").json()["state"] == "ACTIVE"
     assert client.get("/v1/experiments/none").status_code == 404
 
-    # Trials; a loss that is no number is null.
-    trials = client.get("/v1/trials?experiment=e1").json()["items"]
-    assert [each["id"] for each in trials] == ["going", "done"]
-    assert trials[0]["loss"] is None
-    assert trials[0]["maxSteps"] == 10
-    assert client.get("/v1/trials/none").status_code == 404
+    # Runs; a loss that is no number is null.
+    runs = client.get("/v1/runs?experiment=e1").json()["items"]
+    assert [each["id"] for each in runs] == ["going", "done"]
+    assert runs[0]["loss"] is None
+    assert runs[0]["maxSteps"] == 10
+    assert client.get("/v1/runs/none").status_code == 404
 
     # Metrics: all groups, what was superseded only on request.
-    rows = client.get("/v1/trials/done/metrics").json()["items"]
+    rows = client.get("/v1/runs/done/metrics").json()["items"]
     assert [(r["group"], r["step"], r["attempt"], r["value"]) for r in rows] == [
         ("training", 1, 0, 5.0),
         ("training", 2, 1, 4.0),
         ("validation", 2, 1, None),
     ]
-    rows = client.get("/v1/trials/done/metrics?archived=true&group=training").json()["items"]
+    rows = client.get("/v1/runs/done/metrics?archived=true&group=training").json()["items"]
     assert [r["archived"] for r in rows] == [False, True, False]
 
-    decisions = client.get("/v1/trials/done/decisions?kind=gate").json()["items"]
+    decisions = client.get("/v1/runs/done/decisions?kind=gate").json()["items"]
     assert [each["corpus"] for each in decisions] == ["acme-notes"]
 
     # A checkpoint that is being written, or failed, is nowhere.
-    commits = client.get("/v1/trials/done/checkpoints").json()["items"]
+    commits = client.get("/v1/runs/done/checkpoints").json()["items"]
     assert [each["state"] for each in commits] == ["COMPLETED", "DELETED"]
     assert commits[0]["bytes"] == str(2**40)
 
     used = client.get("/v1/usage?by=user").json()
-    assert [(each["name"], each["trials"]) for each in used["items"]] == [
+    assert [(each["name"], each["runs"]) for each in used["items"]] == [
         ("ada", 2),
         ("engineer", 0),
     ]
-    assert client.get("/v1/usage?since=2026-11-21T09:10:00Z").json()["items"][0]["trials"] == 1
+    assert client.get("/v1/usage?since=2026-11-21T09:10:00Z").json()["items"][0]["runs"] == 1
     assert client.get("/v1/usage?since=yesterday").status_code == 422
 
     # The log of refusals, for those who may see it.
-    assert running.client("supplier").get("/v1/trials").status_code == 403
+    assert running.client("supplier").get("/v1/runs").status_code == 403
     assert running.client("engineer").get("/v1/audit").status_code == 403
     entries = client.get("/v1/audit?user=supplier").json()["items"]
-    assert [(e["action"], e["outcome"]) for e in entries] == [("GET /v1/trials", "refused")]
+    assert [(e["action"], e["outcome"]) for e in entries] == [("GET /v1/runs", "refused")]
     with Session(running.engine) as session:
         assert len(session.exec(select(AuditEntry)).all()) == 2
 
 
 def read_events(client: TestClient, headers: dict[str, str]) -> list[dict[str, str]]:
-    text = client.get("/v1/trials/done/metrics/stream", headers=headers).text
+    text = client.get("/v1/runs/done/metrics/stream", headers=headers).text
     return [
         dict(line.split(": ", 1) for line in block.splitlines())
         for block in text.split("\n\n")
@@ -133,7 +133,7 @@ def read_events(client: TestClient, headers: dict[str, str]) -> list[dict[str, s
 @pytest.fixture
 def on_sqlite(service: Service) -> Service:
     with Session(service.engine) as session:
-        filled = session.get(Trial, "done") is not None
+        filled = session.get(Run, "done") is not None
     if not filled:
         add_runs(service.engine)
     return service
@@ -152,7 +152,7 @@ def test_a_stream_ends_with_its_trial_and_resumes(on_sqlite: Service) -> None:
     assert json.loads(events[-1]["data"]) == {"state": "COMPLETED"}
     resumed = read_events(client, {"Last-Event-ID": events[1]["id"]})
     assert [each.get("id") for each in resumed] == [events[2]["id"], None]
-    assert client.get("/v1/trials/none/metrics/stream").status_code == 404
+    assert client.get("/v1/runs/none/metrics/stream").status_code == 404
 
 
 def test_a_live_stream_sends_what_comes_and_stops(
@@ -160,7 +160,7 @@ def test_a_live_stream_sends_what_comes_and_stops(
 ) -> None:
     polls = []
 
-    def poll(engine: object, trial: str, position: live_metrics.Position) -> object:
+    def poll(engine: object, run: str, position: live_metrics.Position) -> object:
         polls.append(position)
         if len(polls) == 2:
             with Session(on_sqlite.engine) as session:
@@ -168,14 +168,14 @@ def test_a_live_stream_sends_what_comes_and_stops(
                 session.commit()
         if len(polls) == 3:
             with Session(on_sqlite.engine) as session:
-                session.get_one(Trial, "going").state = TrialState.CANCELED
+                session.get_one(Run, "going").state = RunState.CANCELED
                 session.commit()
-        return real(engine, trial, position)  # type: ignore[arg-type]
+        return real(engine, run, position)  # type: ignore[arg-type]
 
     real = live_metrics._poll
     monkeypatch.setattr(live_metrics, "_poll", poll)
     monkeypatch.setattr(live_metrics, "POLL_SECONDS", 0.01)
-    text = on_sqlite.client("auditor").get("/v1/trials/going/metrics/stream").text
+    text = on_sqlite.client("auditor").get("/v1/runs/going/metrics/stream").text
     assert [line for line in text.splitlines() if line.startswith("id")] == [
         "id: 0.1.1",
         "id: 0.2.1",
@@ -189,7 +189,7 @@ def test_streams_are_bounded(on_sqlite: Service) -> None:
     streams = on_sqlite.app.state.streams
     streams.open = streams.most
     try:
-        answer = on_sqlite.client("auditor").get("/v1/trials/done/metrics/stream")
+        answer = on_sqlite.client("auditor").get("/v1/runs/done/metrics/stream")
     finally:
         streams.open = 0
     assert answer.status_code == 503
@@ -197,7 +197,7 @@ def test_streams_are_bounded(on_sqlite: Service) -> None:
 
 
 def test_one_caller_cannot_take_all_streams(on_sqlite: Service) -> None:
-    streams, path = on_sqlite.app.state.streams, "/v1/trials/done/metrics/stream"
+    streams, path = on_sqlite.app.state.streams, "/v1/runs/done/metrics/stream"
     streams.of["auditor"] = live_metrics.MOST_OF_ONE
     try:
         assert on_sqlite.client("auditor").get(path).status_code == 429

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from govray.platform.store.states import ExperimentState, TrialState
-from govray.platform.store.tables import Experiment, Trial
+from govray.platform.store.states import ExperimentState, RunState
+from govray.platform.store.tables import Experiment, Run
 from govray.train.run_folder.figures import (
     ConfusionMatrix,
     Histogram,
@@ -19,7 +19,7 @@ from govray.train.run_folder.figures import (
 from govray.train.run_folder.figures import keep as keep_figure
 from tests.support.people import Service
 from tests.support.png_file import png
-from tests.support.shown import ZERO, add_experiment, add_trial
+from tests.support.shown import ZERO, add_experiment, add_run
 
 PAGE = {"accept": "text/html"}
 
@@ -29,8 +29,8 @@ def drawn(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service
     storage = tmp_path_factory.mktemp("storage")
     with Session(service.engine) as session:
         add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
-        state = TrialState.COMPLETED
-        add_trial(session, "t", "e", ZERO, steps=2, floor=2.0, hyperparameters={}, state=state)
+        state = RunState.COMPLETED
+        add_run(session, "t", "e", ZERO, steps=2, floor=2.0, hyperparameters={}, state=state)
         session.flush()
         experiment = session.get_one(Experiment, "e")
         experiment.storage = str(storage)
@@ -50,11 +50,11 @@ def drawn(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service
 
 def folder_of(service: Service, storage: Path) -> Path:
     with Session(service.engine) as session:
-        return storage / session.get_one(Trial, "t").folder
+        return storage / session.get_one(Run, "t").folder
 
 
 def test_each_kind_is_drawn_and_escaped(drawn: Service) -> None:
-    answer = drawn.client("admin", **PAGE).get("/trials/t")
+    answer = drawn.client("admin", **PAGE).get("/runs/t")
     assert answer.status_code == 200, answer.text[:300]
     text = answer.text
     assert "<script>alert" not in text

@@ -19,13 +19,13 @@ from govray.platform.client import Client
 from govray.platform.service.http import file_answer
 from govray.platform.service.visible import given_files
 from govray.platform.store import tables
-from govray.platform.store.states import TrialState
+from govray.platform.store.states import RunState
 from govray.platform.store.tables import AuditEntry
 from govray.storage.bucket_path import BucketPath
 from govray.storage.ranged_file import RangedFile, open_ranged
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.object_store import ObjectStore
-from tests.support.happened import experiment, trial
+from tests.support.happened import experiment, run_row
 from tests.support.listening import listening
 from tests.support.people import Service, serve_models
 from tests.support.shelf_of_models import made_once
@@ -39,7 +39,7 @@ FILES = {
     "adapters/acme/adapter_config.json": b"{}",
     "adapters/acme/adapter_model.safetensors": b"a",
 }
-PATH = "/v1/trials/run-a/checkpoints/100/files"
+PATH = "/v1/runs/run-a/checkpoints/100/files"
 
 
 BASE = {"manifest.json", "model.safetensors", "state.json"}
@@ -69,7 +69,7 @@ def run(service: Service, tmp_path: Path) -> Iterator[Path]:
     commit_folder.commit(folder / "checkpoint_000000100", FILES)
     with Session(service.engine) as session:
         experiment(session, "e", storage=str(folder.parent))
-        row = trial(session, "run-a", TrialState.COMPLETED, experiment="e")
+        row = run_row(session, "run-a", RunState.COMPLETED, experiment="e")
         session.commit()
         yield folder
         session.delete(row)
@@ -293,9 +293,9 @@ def test_files_on_an_object_store_are_streamed_or_fetched_there(
     commit_folder.commit(ObjectStore(str(store / "run-o")).place(7, (1, 1)), FILES)
     with Session(service.engine) as session:
         experiment(session, "o", storage=str(store))
-        trial(session, "run-o", TrialState.COMPLETED, experiment="o")
+        run_row(session, "run-o", RunState.COMPLETED, experiment="o")
         session.commit()
-    client, path = service.client("engineer"), "/v1/trials/run-o/checkpoints/7/files"
+    client, path = service.client("engineer"), "/v1/runs/run-o/checkpoints/7/files"
     assert names(client, path) == BASE
     part = client.get(f"{path}/{WEIGHTS}", headers={"Range": "bytes=2999990-"})
     assert (part.status_code, part.content) == (206, FILES[WEIGHTS][2_999_990:])

@@ -1,4 +1,4 @@
-"""Logs of a trial: by parts, searched, followed, and as a page in a browser."""
+"""Logs of a run: by parts, searched, followed, and as a page in a browser."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sqlmodel import Session
 
 from govray.platform.service.routes import logs
 from govray.platform.store.database import open_store
-from govray.platform.store.states import ExperimentState, TrialState
-from tests.support.happened import experiment, trial
+from govray.platform.store.states import ExperimentState, RunState
+from tests.support.happened import experiment, run_row
 from tests.support.people import Service, serve
 
 
@@ -22,10 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that go on, that ended, and that are out of reach."""
     found = tmp_path_factory.mktemp("logs")
     with Session(open_store(f"sqlite:///{found / 'store.db'}", create=True)) as session:
-        for name, state in (("live", TrialState.ACTIVE), ("done", TrialState.COMPLETED)):
+        for name, state in (("live", RunState.ACTIVE), ("done", RunState.COMPLETED)):
             experiment(session, name, storage=str(found), state=ExperimentState.ACTIVE)
-            trial(session, name, state, experiment=name)
-        trial(session, "gone", TrialState.COMPLETED)
+            run_row(session, name, state, experiment=name)
+        run_row(session, "gone", RunState.COMPLETED)
         session.commit()
     write(found, "live", "starting\n")
     write(found, "done", "".join(f"step {n}\n" for n in range(3000)))
@@ -55,7 +55,7 @@ def texts(part: Any) -> list[str]:
 
 
 def test_a_log_is_read_from_its_end_or_on_from_a_byte(client: TestClient) -> None:
-    path = "/v1/trials/done/logs/rank-0-1.log"
+    path = "/v1/runs/done/logs/rank-0-1.log"
     end = client.get(path, params={"lines": 2}).json()
     assert texts(end) == ["step 2998", "step 2999"]
     assert end["next"] == end["size"]
@@ -78,27 +78,27 @@ def test_a_log_is_followed_to_the_end(
 ) -> None:
     monkeypatch.setattr(logs, "POLL_SECONDS", 0.05)
     write(folder, "done", "last\n")
-    got = client.get("/v1/trials/done/logs/driver-0.log/stream").text
+    got = client.get("/v1/runs/done/logs/driver-0.log/stream").text
     assert 'data: ["the driver"]' in got
     assert got.rstrip().endswith("event: end\ndata: {}")
     ids = [line.removeprefix("id: ") for line in got.splitlines() if line.startswith("id: ")]
     again = client.get(
-        "/v1/trials/done/logs/driver-0.log/stream", headers={"Last-Event-ID": ids[-1]}
+        "/v1/runs/done/logs/driver-0.log/stream", headers={"Last-Event-ID": ids[-1]}
     ).text
     assert "the driver" not in again
 
 
 def test_the_page_reads_without_a_script(client: TestClient) -> None:
-    page = client.get("/trials/done/logs").text
+    page = client.get("/runs/done/logs").text
     assert "step 2999" in page
     assert "step 2499" not in page  # the last 500
     assert "logs.js" not in page
-    page = client.get("/trials/done/logs", params={"name": "rank-0-1.log", "from": "0"}).text
+    page = client.get("/runs/done/logs", params={"name": "rank-0-1.log", "from": "0"}).text
     assert "step 499<" in page
     assert "Next part" in page
     page = client.get(
-        "/trials/done/logs", params={"name": "rank-0-1.log", "search": "step 1234"}
+        "/runs/done/logs", params={"name": "rank-0-1.log", "search": "step 1234"}
     ).text
     assert page.count('class="log-line ') == 1
-    assert "No log is kept" in client.get("/trials/gone/logs").text
-    assert client.get("/trials/done/logs", params={"name": "store.db"}).status_code == 404
+    assert "No log is kept" in client.get("/runs/gone/logs").text
+    assert client.get("/runs/done/logs", params={"name": "store.db"}).status_code == 404

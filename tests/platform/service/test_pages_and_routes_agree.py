@@ -13,10 +13,10 @@ from sqlmodel import Session, col
 
 from govray.platform import service
 from govray.platform.service.visible import visible_models
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import Ledger, ModelVersion
 from tests.support.library import Library, library
-from tests.support.shown import ZERO, add_experiment, add_trial
+from tests.support.shown import ZERO, add_experiment, add_run
 
 ROLES = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
 STAFF = ROLES[:3]
@@ -36,7 +36,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
             session.execute(update(v).values(stage="staging", notes=NOTES))
             for number in range(2):
                 add_experiment(session, f"e-{number}", "gpt", "run", ExperimentState.COMPLETED)
-                add_trial(
+                add_run(
                     session,
                     f"t-{number}",
                     f"e-{number}",
@@ -44,7 +44,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
                     steps=2,
                     floor=2.0,
                     hyperparameters={},
-                    state=TrialState.COMPLETED,
+                    state=RunState.COMPLETED,
                 )
             session.commit()
         yield made
@@ -96,8 +96,8 @@ def unregistered(shelf: Library, role: str) -> Seen:
     return frozenset(digest.removeprefix("sha256:") for digest in found - registered)
 
 
-def trials(shelf: Library, role: str) -> Seen:
-    pages = [links(shelf, role, f"/experiments/e-{number}", "/trials/") for number in range(2)]
+def runs(shelf: Library, role: str) -> Seen:
+    pages = [links(shelf, role, f"/experiments/e-{number}", "/runs/") for number in range(2)]
     return None if None in pages else frozenset().union(*(page or () for page in pages))
 
 
@@ -118,7 +118,7 @@ SAME: dict[str, tuple[Listing, Listing]] = {
         lambda s, r: links(s, r, "/experiments", "/experiments/"),
         lambda s, r: items(s, r, "/experiments", "id"),
     ),
-    "trials": (trials, lambda s, r: items(s, r, "/trials", "id")),
+    "runs": (runs, lambda s, r: items(s, r, "/runs", "id")),
 }
 """Listing → what the pages and what the routes have."""
 

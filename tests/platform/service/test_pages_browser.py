@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 story = pytest.mark.story
 
 COLOURED = frozenset(
-    ("overview", "memorization", "queue", "search", "trial", "comparison", "corpus", "ledger")
+    ("overview", "memorization", "queue", "search", "run", "comparison", "corpus", "ledger")
 )
 """Pages with drawings, badges or shades, which are others in the dark. Axe takes longest."""
 

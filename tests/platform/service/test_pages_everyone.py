@@ -25,8 +25,8 @@ from govray.platform.store.database import open_store
 from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
 )
 from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.tasks.task_file import KINDS
@@ -34,7 +34,7 @@ from tests.support.chromium import browser
 from tests.support.people import NOW, Service, begin_session, make_tokens
 from tests.support.runs import submission
 from tests.support.shelf_of_models import KEY, Shelf, made_once
-from tests.support.shown import ZERO, add_decision, add_experiment, add_trial
+from tests.support.shown import ZERO, add_decision, add_experiment, add_run
 from tests.support.site import served
 
 ROLES = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
@@ -75,7 +75,7 @@ NOWHERE = (
     f"/attestations/{'0' * 64}",
     "/experiments/none",
     "/submissions/none",
-    "/trials/none",
+    "/runs/none",
     "/compare?run=none",
     "/compare?version=none",
     "/runs?sort=nonsense",
@@ -91,15 +91,15 @@ ITEMS = {
     "/models/gpt/1.0.0": ROLES[:5],
     "/attestations/{first}": ROLES[:5],
     "/experiments/e-0": STAFF,
-    "/trials/t-0": STAFF,
+    "/runs/t-0": STAFF,
     "/submissions/s-0": STAFF,
     "/new?fork=s-0": ("admin", "engineer"),
     "/models/gpt/1.0.0/promote?stage=archived": ("admin", "engineer"),
-    "/trials/t-0?from=1&to=1&smooth=0.5&log=1": STAFF,
+    "/runs/t-0?from=1&to=1&smooth=0.5&log=1": STAFF,
     "/experiments/e-0?x=lr": STAFF,
     "/compare?run=t-0": STAFF,
     "/compare?run=t-0&version=gpt%2F1.0.0": STAFF,
-    "/trials/t-0/logs": STAFF,
+    "/runs/t-0/logs": STAFF,
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],
@@ -157,9 +157,9 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                 )
             )
             add_experiment(session, f"e-{number}", "gpt", "run", ExperimentState.COMPLETED)
-            # All trials are of the first experiment, so that it is a search of many.
+            # All runs are of the first experiment, so that it is a search of many.
             rate = 10.0 ** -(1 + number % 5)
-            add_trial(
+            add_run(
                 session,
                 f"t-{number}",
                 "e-0",
@@ -167,14 +167,14 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                 steps=2,
                 floor=2.0,
                 hyperparameters={"lr": rate},
-                state=TrialState.COMPLETED,
+                state=RunState.COMPLETED,
             )
             for named, corpus in enumerate(("acme", "not-indexed")):
                 add_decision(session, f"t-{number}", named, "flag", "why", corpus=corpus)
             state, size = CheckpointState.COMPLETED, 10**6
             session.add(
                 tables.Checkpoint(
-                    trial=f"t-{number}", step=1, state=state, digest=ZERO, bytes=size, at=None
+                    run=f"t-{number}", step=1, state=state, digest=ZERO, bytes=size, at=None
                 )
             )
             row = submission(f"s-{number}")

@@ -35,7 +35,7 @@ def model(shelf: Library, name: str) -> str:
 # Who sees what. ``narrow`` is public; ``acme`` is the corpus of the kind "supplier".
 
 
-@pytest.mark.parametrize("path", ["/experiments", "/corpora", "/trials/x", "/corpora/alpha"])
+@pytest.mark.parametrize("path", ["/experiments", "/corpora", "/runs/x", "/corpora/alpha"])
 def test_what_needs_a_token_says_so(shelf: Library, path: str) -> None:
     assert "/sign-in?next=" in html(shelf, "public", path, 401)
     answer = shelf.service.client("public", **PAGE).get(path)

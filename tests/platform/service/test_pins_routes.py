@@ -11,14 +11,14 @@ from httpx import Response
 from sqlmodel import Session, select
 
 from govray.governance.formats import canonical_json
-from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
-from govray.platform.store.tables import AuditEntry, Checkpoint, Experiment, Trial
+from govray.platform.store.states import CheckpointState, ExperimentState, RunState
+from govray.platform.store.tables import AuditEntry, Checkpoint, Experiment, Run
 from govray.train.checkpoint import commit_folder, pins
 from govray.train.checkpoint.retention import Rules
 from govray.train.checkpoint.storage import folder_name
 from govray.train.state import garbage_collection
 from tests.support.people import Service
-from tests.support.shown import ZERO, add_experiment, add_trial
+from tests.support.shown import ZERO, add_experiment, add_run
 
 STEPS = (10, 20, 30)
 _NUMBERS = count()
@@ -27,19 +27,19 @@ _NUMBERS = count()
 @pytest.fixture
 def run(service: Service, tmp_path: Path) -> Path:
     """The folder of a run of the engineer's, with three commits, and its rows."""
-    trial = f"t-{next(_NUMBERS)}"
-    folder = tmp_path / trial
+    name = f"t-{next(_NUMBERS)}"
+    folder = tmp_path / name
     for step in STEPS:
         kept = {"keep": {"best": 0, "latest": 1}, "governance": {}, "ledger": {}}
         state = canonical_json.encode({"step": step} | kept)
         commit_folder.commit(folder / folder_name(step), {"state.json": state})
-    done = TrialState.COMPLETED
+    done = RunState.COMPLETED
     with Session(service.engine) as session:
-        add_experiment(session, f"e-{trial}", "gpt", "run", ExperimentState.COMPLETED)
-        add_trial(
+        add_experiment(session, f"e-{name}", "gpt", "run", ExperimentState.COMPLETED)
+        add_run(
             session,
-            trial,
-            f"e-{trial}",
+            name,
+            f"e-{name}",
             ZERO,
             steps=1,
             floor=1.0,
@@ -47,10 +47,10 @@ def run(service: Service, tmp_path: Path) -> Path:
             state=done,
         )
         session.flush()
-        session.get_one(Trial, trial).folder = trial
+        session.get_one(Run, name).folder = name
         for step in (*STEPS, 40):
             state = CheckpointState.COMPLETED
-            session.add(Checkpoint(trial=trial, step=step, state=state, digest=ZERO))
+            session.add(Checkpoint(run=name, step=step, state=state, digest=ZERO))
         session.commit()
     change(service, folder, storage=str(tmp_path), user="engineer")
     return folder
@@ -66,7 +66,7 @@ def change(service: Service, run: Path, **values: str) -> None:
 def ask(
     service: Service, run: Path, verb: str, step: int, kind: str = "engineer", **body: str
 ) -> Response:
-    path = f"/v1/trials/{run.name}/checkpoints/{step}:{verb}"
+    path = f"/v1/runs/{run.name}/checkpoints/{step}:{verb}"
     return service.client(kind).post(path, json=body if verb == "pin" else None)
 
 
@@ -75,14 +75,14 @@ def test_what_is_pinned_stays_and_what_is_unpinned_goes(service: Service, run: P
     made = ask(service, run, "pin", 10, reason="table 2")
     assert (made.status_code, made.json()["reason"]) == (200, "pinned by engineer: table 2")
     assert ask(service, run, "pin", 10, reason="table 2").status_code == 200
-    listed = service.client("auditor").get(f"/v1/trials/{run.name}/pins").json()["items"]
+    listed = service.client("auditor").get(f"/v1/runs/{run.name}/pins").json()["items"]
     assert listed == [{"step": 10, "reason": "pinned by engineer: table 2"}]
     # Negative control: of the two that no rule keeps, the one without a pin goes.
     assert garbage_collection.apply(run, rules) == (folder_name(20),)
     assert ask(service, run, "unpin", 10).json() == {"step": 10, "reason": None}
     assert ask(service, run, "unpin", 10).status_code == 200
     assert garbage_collection.apply(run, rules) == (folder_name(10),)
-    assert service.client("auditor").get(f"/v1/trials/{run.name}/pins").json()["items"] == []
+    assert service.client("auditor").get(f"/v1/runs/{run.name}/pins").json()["items"] == []
     with Session(service.engine) as session:
         mine = select(AuditEntry).where(AuditEntry.subject == run.name)
         actions = [row.action for row in session.exec(mine)]

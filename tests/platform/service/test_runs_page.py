@@ -16,7 +16,7 @@ from sqlmodel import Session
 
 from govray.platform.service.pages.runs import ORDERS
 from govray.platform.store import tables
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import AuditEntry
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
@@ -29,7 +29,7 @@ HOW_MANY = 37
 # Every third loss is missing, many are equal, and three are not finite.
 LOSSES = [None if n % 3 == 0 else float(n % 5) for n in range(HOW_MANY)]
 LOSSES[4], LOSSES[7], LOSSES[8] = math.inf, math.nan, -math.inf
-STATES = [TrialState.COMPLETED, TrialState.ERROR, TrialState.ACTIVE]
+STATES = [RunState.COMPLETED, RunState.ERROR, RunState.ACTIVE]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def fill(service: Service, how_many: int = HOW_MANY) -> None:
         }
         for n in range((how_many + 1) // 2)
     ]
-    trials = [
+    runs = [
         {
             "id": f"r-{n:03}",
             "experiment": f"e-{n // 2:03}",
@@ -80,7 +80,7 @@ def fill(service: Service, how_many: int = HOW_MANY) -> None:
     with Session(service.engine) as session:
         connection = session.connection()
         connection.execute(insert(tables.Experiment), experiments)
-        connection.execute(insert(tables.Trial), trials)
+        connection.execute(insert(tables.Run), runs)
         session.add(tables.ExperimentTag(experiment="e-001", tag="paper"))
         session.commit()
 

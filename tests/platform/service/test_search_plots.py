@@ -12,21 +12,21 @@ from govray.platform.service.pages.charts.search_plots import (
     LEFT,
     RIGHT,
     TOP,
-    TrialPoint,
+    RunPoint,
     scatter,
 )
 from govray.platform.store import tables
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState, RunState
 from tests.support.people import Service
-from tests.support.shown import HOSTILE, ZERO, add_experiment, add_trial
+from tests.support.shown import HOSTILE, ZERO, add_experiment, add_run
 
 PAGE = {"accept": "text/html"}
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(-1e3, 1e3)), min_size=2, max_size=30))
 def test_points_and_the_limit_lie_within_the_drawing(pairs: list[tuple[float, float]]) -> None:
-    trials = [TrialPoint(f"t{n}", x, y) for n, (x, y) in enumerate(pairs)]
-    plot = scatter("x", "y", [*trials, TrialPoint("without", 1.0, None)], best="t0", limit=2000.0)
+    runs = [RunPoint(f"t{n}", x, y) for n, (x, y) in enumerate(pairs)]
+    plot = scatter("x", "y", [*runs, RunPoint("without", 1.0, None)], best="t0", limit=2000.0)
     assert plot is not None
     assert plot.left_out == 1
     assert len(plot.points) == len(pairs)
@@ -37,7 +37,7 @@ def test_points_and_the_limit_lie_within_the_drawing(pairs: list[tuple[float, fl
     assert plot.limit.at == pytest.approx(TOP)
     assert {point.kind for point in plot.points[1:]} <= {"plain"}
     assert plot.points[0].kind == "best"
-    low = scatter("x", "y", trials, limit=-2000.0)
+    low = scatter("x", "y", runs, limit=-2000.0)
     assert low is not None
     assert {point.kind for point in low.points} == {"over"}
 
@@ -51,21 +51,21 @@ def searched(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Serv
                 "search": {"metric": "loss", "memorization": {"tau": tau}}
             }
             for number in range(8):
-                trial = f"{name}-{number}"
-                add_trial(
+                run = f"{name}-{number}"
+                add_run(
                     session,
-                    trial,
+                    run,
                     name,
                     ZERO,
                     steps=2,
                     floor=float(number),
                     hyperparameters={"lr": 10.0**-number, HOSTILE: "ab"[number % 2]},
-                    state=TrialState.COMPLETED,
+                    state=RunState.COMPLETED,
                 )
                 for step, value in ((0, 9.0), (1, number / 4)):
                     session.add(
                         tables.Metric(
-                            trial=trial,
+                            run=run,
                             group="search",
                             name="memorization",
                             step=step,

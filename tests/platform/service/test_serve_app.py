@@ -178,7 +178,7 @@ def test_ray_serve_accepts_the_identity_provider(
     assert tokens  # it runs
     for groups, status in ((["ml-engineers"], 200), (["others"], 401)):
         headers = {"Authorization": f"Bearer {provider.token(*groups)}"}
-        answer = httpx.get(f"{ADDRESS}/v1/trials", headers=headers, timeout=30)
+        answer = httpx.get(f"{ADDRESS}/v1/runs", headers=headers, timeout=30)
         assert answer.status_code == status, answer.text
 
 

@@ -45,8 +45,8 @@ def test_it_keeps_a_storage_indexed_and_says_who_is_admin(
         (record / "run.json").write_text("no run")
         assert process.stderr is not None
         said = [process.stderr.readline() for _ in range(2)]
-        assert httpx.get(f"{address}/v1/trials").status_code == 200
-        assert httpx.get(f"{address}/v1/trials", headers={"Host": "evil"}).status_code == 421
+        assert httpx.get(f"{address}/v1/runs").status_code == 200
+        assert httpx.get(f"{address}/v1/runs", headers={"Host": "evil"}).status_code == 421
         process.send_signal(signal.SIGINT)  # Ctrl-C
         process.communicate(timeout=60)
         assert process.returncode == 0

@@ -229,12 +229,12 @@ def test_a_script_in_a_notebook_cannot_act_for_who_looks_at_it(running: Cluster)
         form = {"token": running.token}
         context.request.post(f"{running.address}/sign-in", form=form, headers=own_page)
         page = context.new_page()
-        page.goto(f"{running.address}/v1/trials")
+        page.goto(f"{running.address}/v1/runs")
         # Negative control: a script of the service's own origin reads with the same cookie.
-        assert page.evaluate(FETCH, f"{running.address}/v1/trials")["cors"][0] == 200
+        assert page.evaluate(FETCH, f"{running.address}/v1/runs")["cors"][0] == 200
         page.goto(url)
         assert urlsplit(page.url).path == f"{base}lab"
-        fetched = page.evaluate(FETCH, f"{running.address}/v1/trials")
+        fetched = page.evaluate(FETCH, f"{running.address}/v1/runs")
         assert fetched["cors"] == "refused"
         assert fetched["no-cors"] in ([0, ""], "refused")
         assert "govray" not in fetched["cookie"]

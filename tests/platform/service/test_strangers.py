@@ -34,7 +34,7 @@ def looks(service: Service, count: int, **headers: str) -> tuple[int, list[int]]
     event.listen(service.engine, "before_cursor_execute", lambda *a: seen.append(a[2]))
     statuses = [
         service.client("public", Authorization=f"Bearer govr_{n:012x}_{'A' * 43}")
-        .get("/v1/trials", headers=headers)
+        .get("/v1/runs", headers=headers)
         .status_code
         for n in range(count)
     ]
@@ -57,10 +57,10 @@ def test_without_that_each_guess_is_a_query(
 
 def test_guesses_keep_nobody_out_who_was_let_in(service: Service) -> None:
     engineer = service.client("engineer")
-    assert engineer.get("/v1/trials").status_code == 200
+    assert engineer.get("/v1/runs").status_code == 200
     looks(service, 2 * BURST)  # from the same address
     service.clock[0] += service.clock[0].resolution * 5_000_000  # what was remembered is looked up
-    assert engineer.get("/v1/trials").status_code == 200
+    assert engineer.get("/v1/runs").status_code == 200
 
 
 def refusals(app: FastAPI) -> int:
@@ -80,7 +80,7 @@ def test_refusals_of_strangers_make_a_bounded_number_of_rows(
         public = running.client("public")
         before = refusals(running.app)
         for _ in range(10):
-            assert public.get("/v1/trials").status_code == 401
+            assert public.get("/v1/runs").status_code == 401
         assert refusals(running.app) - before == 3
         # Who has a token is recorded each time.
         supplier = running.client("supplier")
@@ -89,7 +89,7 @@ def test_refusals_of_strangers_make_a_bounded_number_of_rows(
         assert refusals(running.app) - before == 8
         # The next entry says how many there were.
         now[0] += 1.0
-        public.get("/v1/trials")
+        public.get("/v1/runs")
         with Session(running.engine) as session:
             last = session.exec(
                 select(AuditEntry).order_by(col(AuditEntry.number).desc()).limit(1)

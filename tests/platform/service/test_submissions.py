@@ -99,7 +99,7 @@ def test_a_search_holds_the_workers_of_all_trials_at_once(empty: Service) -> Non
     assert "search.max_concurrent_trials" in refused.json()["detail"]
     some = submitted(empty, file=SEARCH, set=["+search.max_concurrent_trials=2"])
     assert (some["kind"], some["slots"]) == ("tune", 2)
-    # Never more than there are trials.
+    # Never more than there are runs.
     more = ["+search.max_concurrent_trials=64", "resources.num_workers=[1, 3]"]
     assert submitted(empty, file=SEARCH, set=more)["slots"] == 4 * 3
 

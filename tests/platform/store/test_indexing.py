@@ -34,7 +34,7 @@ from govray.platform.store import rebuild as rebuilding
 from govray.platform.store import tables
 from govray.platform.store.database import open_store, sqlite_file
 from govray.platform.store.rebuild import derived, rebuild
-from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.states import ExperimentState, RunState
 from govray.train.attest.memorization_audit import DEFAULTS
 from govray.train.checkpoint.storage import folder_name
 from govray.train.run_folder import events, run_lock
@@ -104,11 +104,11 @@ def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, wor
         assert (experiment.state, experiment.kind) == (ExperimentState.COMPLETED, "run")
         assert (experiment.project, experiment.user) == ("alpha", "ada")
         assert "attestation_key" not in experiment.config
-        trial = session.get_one(tables.Trial, "tiny-1")
-        assert (trial.state, trial.step, trial.max_steps) == (TrialState.COMPLETED, 12, 12)
-        assert (trial.loss, trial.attempts, trial.world_size) == (2.0, 2, 1)
-        assert trial.hyperparameters["hyperparameters.width"] == 8
-        assert (trial.worker_seconds, trial.accelerator_seconds) == (10 * 2 + 20, 20)
+        run = session.get_one(tables.Run, "tiny-1")
+        assert (run.state, run.step, run.max_steps) == (RunState.COMPLETED, 12, 12)
+        assert (run.loss, run.attempts, run.world_size) == (2.0, 2, 1)
+        assert run.hyperparameters["hyperparameters.width"] == 8
+        assert (run.worker_seconds, run.accelerator_seconds) == (10 * 2 + 20, 20)
         numbers = {
             (row.step, row.attempt): (row.value, row.archived)
             for row in session.exec(select(tables.Metric))
@@ -121,15 +121,15 @@ def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, wor
             (11, 2): (2.0, False),
         }
         [decision] = session.exec(
-            select(tables.Decision).where(tables.Decision.trial == "tiny-1")
+            select(tables.Decision).where(tables.Decision.run == "tiny-1")
         ).all()
         assert (decision.source, decision.kind, decision.step) == ("events", "restart", 8)
         assert decision.evidence["what"] == "a worker is gone"
-        replay = session.get_one(tables.Trial, "replay-1")
+        replay = session.get_one(tables.Run, "replay-1")
         assert (replay.replay_of, replay.experiment) == ("tiny-1", "tiny-1")
-        assert replay.state is TrialState.COMPLETED
-        failed = session.get_one(tables.Trial, "tiny-2")
-        assert (failed.state, failed.why) == (TrialState.ERROR, "a bug")
+        assert replay.state is RunState.COMPLETED
+        failed = session.get_one(tables.Run, "tiny-2")
+        assert (failed.state, failed.why) == (RunState.ERROR, "a bug")
         attestation = session.exec(select(tables.Attestation)).one()
         assert (attestation.run, attestation.public) == ("tiny-1", False)
         assert attestation.folder == str(written / "tiny-1" / "model")
@@ -144,7 +144,7 @@ def test_a_partial_checkpoint_is_never_completed(
     def states() -> dict[int, str]:
         index_storage(store, storage, settings(world))
         with Session(store) as session:
-            of_run = tables.Checkpoint.trial == "tiny-2"
+            of_run = tables.Checkpoint.run == "tiny-2"
             return {
                 c.step: c.state.value for c in session.exec(select(tables.Checkpoint).where(of_run))
             }
@@ -182,7 +182,7 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
     with Session(store) as session:
         assert session.exec(select(tables.Attestation)).all() == []
         assert session.exec(select(tables.Record)).all() == []
-        assert len(session.exec(select(tables.Trial)).all()) == 3
+        assert len(session.exec(select(tables.Run)).all()) == 3
 
 
 def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_record_with_a_field_of_another_form_stops_no_other_run(
     report = index_storage(store, storage, settings(world))
     assert field in report.left_out[str(storage / "tiny-2")]
     with Session(store) as session:
-        assert session.get(tables.Trial, "tiny-1") is not None
+        assert session.get(tables.Run, "tiny-1") is not None
 
 
 PIPES = (
@@ -223,7 +223,7 @@ PIPES = (
     "tiny-1/replays/replay-1/record/root.json",
     "tiny-2/storage.json",
     "prepared/any/manifest.dsse.json",
-    "search/trials.jsonl",
+    "search/runs.jsonl",
     "search/TRIAL/reports.jsonl",
 )
 
@@ -246,7 +246,7 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
     assert left_out.keys() >= {str(storage / "tiny-2")}
     assert all(re.search("no regular file|the limit of 65536", why) for why in left_out.values())
     with Session(store) as session:
-        assert session.get(tables.Trial, "tiny-1") is not None
+        assert session.get(tables.Run, "tiny-1") is not None
     if name == PIPES[0]:  # control: what opens it as any file waits
         with pytest.raises(Late), in_time(0.2):
             pipe.read_bytes()
@@ -321,7 +321,7 @@ def test_two_rebuilds_at_once_are_refused_and_a_killed_one_is_cleared_away(
         )
     rebuild(store, fill)
     with Session(store) as session:
-        assert len(session.exec(select(tables.Trial)).all()) == 3
+        assert len(session.exec(select(tables.Run)).all()) == 3
 
 
 def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
@@ -459,25 +459,25 @@ def test_a_search_is_one_experiment_of_its_trials(
         b"".join(canonical_json.encode(line) + b"\n" for line in lines)
     )
 
-    def look() -> tuple[tables.Experiment, dict[str, tables.Trial]]:
+    def look() -> tuple[tables.Experiment, dict[str, tables.Run]]:
         found, left_out = searches(tmp_path / "runs")
         assert left_out == {}
         assert index_storage(store, tmp_path / "runs", settings(world), found).left_out == {}
         with Session(store) as session:
-            trials = {row.id: row for row in session.exec(select(tables.Trial))}
-            return session.exec(select(tables.Experiment)).one(), trials
+            runs = {row.id: row for row in session.exec(select(tables.Run))}
+            return session.exec(select(tables.Experiment)).one(), runs
 
-    experiment, trials = look()
+    experiment, runs = look()
     assert (experiment.kind, experiment.state) == ("search", ExperimentState.PAUSED)
-    assert trials[one.name].hyperparameters == {"optimizer.lr": 0.25}
-    assert trials[one.name].objective is not None
+    assert runs[one.name].hyperparameters == {"optimizer.lr": 0.25}
+    assert runs[one.name].objective is not None
     assert "attestation_key" not in experiment.config
     record.ended(one.name, "finished", "the last step")
     record.ended(two.name, "stopped", "place 2 of 2")
     record.conclude()
-    experiment, trials = look()
+    experiment, runs = look()
     assert experiment.state is ExperimentState.COMPLETED
-    assert {t.state for t in trials.values()} == {TrialState.COMPLETED, TrialState.CANCELED}
+    assert {t.state for t in runs.values()} == {RunState.COMPLETED, RunState.CANCELED}
     with Session(store) as session:
         metrics = session.exec(select(tables.Metric).where(tables.Metric.group == "search")).all()
         assert {(m.name, m.step): m.value for m in metrics} == {
@@ -487,7 +487,7 @@ def test_a_search_is_one_experiment_of_its_trials(
         }
         of_search = tables.Decision.source == "search"
         told = session.exec(select(tables.Decision).where(of_search)).all()
-        assert {(d.trial, d.kind, d.reason) for d in told} == {
+        assert {(d.run, d.kind, d.reason) for d in told} == {
             (one.name, "finished", "the last step"),
             (two.name, "stopped", "place 2 of 2"),
         }

@@ -25,7 +25,7 @@ def world() -> World:
 def checkpoints(engine: Engine) -> dict[tuple[str, int], str | None]:
     with Session(engine) as session:
         rows = session.exec(select(tables.Checkpoint)).all()
-        return {(row.trial, row.step): row.at for row in rows}
+        return {(row.run, row.step): row.at for row in rows}
 
 
 def test_a_checkpoint_was_committed_when_the_log_says(

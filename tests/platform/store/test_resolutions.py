@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.platform.indexing import trial_rows as module
-from govray.platform.indexing.trial_rows import COARSE, resolutions
+from govray.platform.indexing import run_rows as module
+from govray.platform.indexing.run_rows import COARSE, resolutions
 
 LONG = 200_000
 

@@ -104,7 +104,7 @@ def test_the_queue_says_whose_a_run_and_a_search_are(
     with Session(store) as session:
         runs = session.exec(select(tables.Submission.run)).all()
         assert set(runs) == {f"tiny-{one}", record.folder.name}  # for the pages' links
-        assert {each.name: each.trials for each in usage(session, at=at(0))} == {
+        assert {each.name: each.runs for each in usage(session, at=at(0))} == {
             "alpha": 1,
             "beta": 2,
         }
@@ -211,5 +211,5 @@ def test_nobody_takes_another_run_s_name_for_a_run_within_his_own(
     assert index(store, storage, world).left_out == {}
     with Session(store) as session:
         for name in (f"tiny-{hers}", theirs):
-            trial = session.get_one(tables.Trial, name)
-            assert session.get_one(tables.Experiment, trial.experiment).project == "beta"
+            run = session.get_one(tables.Run, name)
+            assert session.get_one(tables.Experiment, run.experiment).project == "beta"

@@ -14,18 +14,18 @@ from govray.errors import Refused
 from govray.platform.store.states import (
     CHECKPOINT,
     EXPERIMENT,
+    RUN,
     SUBMISSION,
-    TRIAL,
     CheckpointState,
     ExperimentState,
+    RunState,
     SubmissionState,
-    TrialState,
     step,
 )
 
 TABLES: dict[Any, Mapping[Any, frozenset[Any]]] = {
     ExperimentState: EXPERIMENT,
-    TrialState: TRIAL,
+    RunState: RUN,
     CheckpointState: CHECKPOINT,
     SubmissionState: SUBMISSION,
 }
@@ -33,7 +33,7 @@ TABLES: dict[Any, Mapping[Any, frozenset[Any]]] = {
 # Kind → final state → what may follow it. An experiment that is run again goes on.
 ENDS: dict[Any, dict[str, set[str]]] = {
     ExperimentState: {"COMPLETED": set(), "CANCELED": {"ACTIVE"}, "ERROR": {"ACTIVE"}},
-    TrialState: {"COMPLETED": set(), "CANCELED": {"ACTIVE"}, "ERROR": {"ACTIVE"}},
+    RunState: {"COMPLETED": set(), "CANCELED": {"ACTIVE"}, "ERROR": {"ACTIVE"}},
     CheckpointState: {"COMPLETED": {"DELETED"}, "ERROR": {"DELETED"}, "DELETED": set()},
     SubmissionState: {
         "COMPLETED": set(),

@@ -95,4 +95,4 @@ def test_following_sees_what_comes(
     capsys.readouterr()
     with opened_session("sqlite:///govray.db") as session:
         [used] = usage(session, at=at(9))
-    assert used.trials == 2
+    assert used.runs == 2

@@ -54,7 +54,7 @@ def test_a_run_adds_what_its_job_does_not_say(
         "govray.run": RUN,
         "govray.experiment": "line",
         "govray.policy": POLICY,
-        "govray.page": f"https://govray.example/trials/{RUN}",
+        "govray.page": f"https://govray.example/runs/{RUN}",
     }
     add_metadata(found)
     after = JobInfo.from_json(json.loads(kept[key]))

@@ -313,10 +313,10 @@ def last_policy(session: Session, caller: Caller, name: str, place: str) -> tabl
 
     Of runs that the caller may read.
 
-    Of the latest `LOOKED_AT` runs of the name: their experiments say the place, and their trials
+    Of the latest `LOOKED_AT` runs of the name: their experiments say the place, and they
     the digest.
     """
-    e, t = tables.Experiment, tables.Trial
+    e, t = tables.Experiment, tables.Run
     found = session.execute(
         select(col(e.config), col(t.policy))
         .join(t, col(t.experiment) == col(e.id))

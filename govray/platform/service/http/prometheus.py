@@ -30,7 +30,7 @@ LABELS_OF_SECONDS = ("method", "route")
 
 
 def route_template(scope: Any) -> str:
-    """``/v1/trials/{id}`` of a request that was routed, else ``unmatched``."""
+    """``/v1/runs/{id}`` of a request that was routed, else ``unmatched``."""
     # FastAPI keeps an included router's routes as they are; the prefix is in the context.
     context = (scope.get("fastapi") or {}).get("effective_route_context")
     template = getattr(context or scope.get("route"), "path_format", None)

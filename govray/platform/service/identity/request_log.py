@@ -71,7 +71,7 @@ class RequestIds:
                         "route": route_template(scope),
                         "status": status,
                         "seconds": round(time.perf_counter() - began, 4),
-                        "run": named.get("trial") or named.get("run"),
+                        "run": named.get("run"),
                     },
                 )
             _request.reset(token)

@@ -42,7 +42,7 @@ from govray.platform.service.visible.visible_models import (
     find_whole_attestation,
 )
 from govray.platform.store.lineage import Lineage
-from govray.platform.store.tables import Attestation, Experiment, Trial
+from govray.platform.store.tables import Attestation, Experiment, Run
 
 MOST_COMPARED = 3
 """Policies that are compared with the first; each comparison takes time."""
@@ -230,7 +230,7 @@ _Named = Annotated[list[str], Query(max_length=200)]
 class ComparedRun:
     """One of what is compared: a run, or a version by its attestation's run.
 
-    ``trial`` and ``experiment`` are there if the run is indexed, ``attestation`` and ``lineage`` if
+    ``run`` and ``experiment`` are there if the run is indexed, ``attestation`` and ``lineage`` if
     it is attested. ``field`` is the address's parameter that names it.
     """
 
@@ -238,7 +238,7 @@ class ComparedRun:
     name: str
     label: str
     href: str
-    trial: Trial | None
+    run: Run | None
     experiment: Experiment | None
     attestation: Attestation | None
     lineage: Lineage | None
@@ -247,7 +247,7 @@ class ComparedRun:
     def policy(self) -> str:
         if self.attestation is not None:
             return self.attestation.policy
-        return self.trial.policy if self.trial is not None else ""
+        return self.run.policy if self.run is not None else ""
 
 
 @router.get("/compare")
@@ -283,7 +283,7 @@ def compare(
     lineages = [each for each in sides if each.lineage is not None]
     found, alike = lineage_difference([s.lineage for s in lineages if s.lineage is not None])
     attested = [each for each in sides if each.attestation is not None]
-    indexed = [each for each in sides if each.trial is not None]
+    indexed = [each for each in sides if each.run is not None]
     return render(
         visit,
         "compare.html",
@@ -297,7 +297,7 @@ def compare(
         **_curves(visit.session, sides, view, metric, group),
         whole=f"/compare?{urlencode([*named, ('metric', metric), ('group', group)])}",
         indexed=indexed,
-        settings=compared_rows([_settings(each.trial) for each in indexed if each.trial]),
+        settings=compared_rows([_settings(each.run) for each in indexed if each.run]),
         configured=_configured(indexed),
         most_rows=MOST_ROWS,
         policies=policy_differences(visit, [(s.policy, s.lineage) for s in sides]),
@@ -317,14 +317,14 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
         for field, name in named
         if field == "version"
     }
-    runs = {name for field, name in named if field == "run"}
-    runs |= {row.run for row in by_version.values()}
-    trials = {
-        row.Trial.id: row
+    which = {name for field, name in named if field == "run"}
+    which |= {row.run for row in by_version.values()}
+    runs = {
+        row.Run.id: row
         for row in visit.session.execute(
-            select(Trial, Experiment)
-            .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-            .where(col(Trial.id).in_(runs), visible_runs.trials(visit.caller))
+            select(Run, Experiment)
+            .join(Experiment, col(Experiment.id) == col(Run.experiment))
+            .where(col(Run.id).in_(which), visible_runs.runs(visit.caller))
         )
     }
     # Of several attestations of a run, the one that was finished last.
@@ -332,14 +332,14 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
         row.run: row
         for row in visit.session.execute(
             select(Attestation)
-            .where(col(Attestation.run).in_(runs), visible_models.whole_attestations(visit.caller))
+            .where(col(Attestation.run).in_(which), visible_models.whole_attestations(visit.caller))
             .order_by(col(Attestation.finished), col(Attestation.digest))
         ).scalars()
     }
     found = []
     for field, name in named:
         row = by_version[name] if field == "version" else attested.get(name)
-        of_run = trials.get(row.run if field == "version" and row else name)
+        of_run = runs.get(row.run if field == "version" and row else name)
         if field == "run" and of_run is None:
             raise not_found("run", name, "See the list of runs")
         found.append(
@@ -348,7 +348,7 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
                 name=name,
                 label=" ".join(_split(name)) if field == "version" else name,
                 href=_href(field, name),
-                trial=of_run.Trial if of_run else None,
+                run=of_run.Run if of_run else None,
                 experiment=of_run.Experiment if of_run else None,
                 attestation=row,
                 lineage=find_lineage(visit.session, visit.caller, row, ("attestation", row.digest))
@@ -368,13 +368,13 @@ def _split(version: str) -> tuple[str, str]:
 def _href(field: str, name: str) -> str:
     if field == "version":
         return version_href(*_split(name))
-    return f"/trials/{quote(name, safe='')}"
+    return f"/runs/{quote(name, safe='')}"
 
 
 def _curves(
     session: Session, sides: Sequence[ComparedRun], view: ChartView, metric: str, group: str
 ) -> dict[str, Any]:
-    runs = {each.trial.id for each in sides if each.trial is not None}
+    runs = {each.run.id for each in sides if each.run is not None}
     names = names_of(session, runs)
     if not metric and not group:
         group, metric = ("training", "loss") if ("training", "loss") in names else ("", "")
@@ -384,9 +384,7 @@ def _curves(
         of = [each for each in names if metric in ("", each[1]) and group in ("", each[0])]
         group, metric = of[0] if of else (group, metric)
     lines = line_of_each(session, runs, group, metric, first=view.first, last=view.last)
-    drawn = [
-        (each, lines[each.trial.id]) for each in sides if each.trial and each.trial.id in lines
-    ]
+    drawn = [(each, lines[each.run.id]) for each in sides if each.run and each.run.id in lines]
     series = [{"name": each.label, "points": line.points} for each, line in drawn]
     return {
         "metric": metric,
@@ -395,17 +393,17 @@ def _curves(
         "groups": sorted({each for each, _ in names} | ({group} if group else set())),
         "chart": Curve(metric, f"{metric}, {group}", series) if series else None,
         "numbers": drawn,
-        "undrawn": [each for each in sides if each.trial is None or each.trial.id not in lines],
+        "undrawn": [each for each in sides if each.run is None or each.run.id not in lines],
         "thinned": any(line.thinned for _, line in drawn),
         "most_points": MOST_POINTS,
     }
 
 
-def _settings(trial: Trial) -> dict[str, Any]:
-    return dict(trial.hyperparameters) | {
-        "steps planned": trial.max_steps,
-        "workers": trial.world_size,
-        "code": trial.code,
+def _settings(run: Run) -> dict[str, Any]:
+    return dict(run.hyperparameters) | {
+        "steps planned": run.max_steps,
+        "workers": run.world_size,
+        "code": run.code,
     }
 
 

@@ -1,4 +1,4 @@
-"""Pages of experiments and trials: states, curves, decisions, checkpoints, logs. For their readers.
+"""Pages of experiments and runs: states, curves, decisions, checkpoints, logs. For their readers.
 
 The page of logs reads without a script; the script adds lines as they come. A line's colour is by
 its words, which say the same to whoever sees none.
@@ -31,11 +31,11 @@ from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.form_fields import form_of, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
-from govray.platform.service.routes.deletions import delete_trial, may_delete, restore_trial
+from govray.platform.service.routes.deletions import delete_run, may_delete, restore_run
 from govray.platform.service.routes.experiments import (
     TAGGERS,
     KnownExperiment,
-    KnownTrial,
+    KnownRun,
     check_tagging,
     may_tag,
     tag,
@@ -54,7 +54,7 @@ from govray.platform.store.tables import (
     Decision,
     Deletion,
     Experiment,
-    Trial,
+    Run,
 )
 from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, newest, one
 
@@ -85,11 +85,11 @@ def shades(matrix: ConfusionMatrix) -> list[list[int]]:
     return found
 
 
-MOST_TRIALS = 500
+MOST_RUNS = 500
 MOST_DECISIONS = 200
 LATEST = 6
 MOST_COLUMNS = 8
-"""Hyperparameters in the table of trials."""
+"""Hyperparameters in the table of runs."""
 
 _KINDS: dict[str, Any] = {
     "bad_kinds": {"refused", "refusal", "error", "failed", "rollback"},
@@ -100,7 +100,7 @@ router = APIRouter(dependencies=[RUN_READERS])
 
 
 def latest(visit: Visit) -> list[tuple[Experiment, int]]:
-    """The newest experiments that the caller may read, each with the number of its trials."""
+    """The newest experiments that the caller may read, each with the number of its runs."""
     statement = select(Experiment).where(visible_runs.experiments(visit.caller))
     statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
     return _counted(visit.session, visit.session.scalars(statement).all())
@@ -108,12 +108,12 @@ def latest(visit: Visit) -> list[tuple[Experiment, int]]:
 
 def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
     counted = session.execute(
-        select(col(Trial.experiment), func.count())
-        .where(col(Trial.experiment).in_([row.id for row in rows]))
-        .group_by(col(Trial.experiment))
+        select(col(Run.experiment), func.count())
+        .where(col(Run.experiment).in_([row.id for row in rows]))
+        .group_by(col(Run.experiment))
     )
-    trials = {row[0]: row[1] for row in counted}
-    return [(row, trials.get(row.id, 0)) for row in rows]
+    runs = {row[0]: row[1] for row in counted}
+    return [(row, runs.get(row.id, 0)) for row in rows]
 
 
 @router.get("/experiments")
@@ -154,18 +154,18 @@ def experiment_page(
     """The page of an experiment. ``tags_given``: what the form of tags has; None: the tags that
     there are. ``tags_wrong``: why that was refused, so that the answer is a 422."""
     experiment = known.id
-    own = col(Trial.experiment) == experiment
-    trials = visit.session.scalars(
-        select(Trial).where(own).order_by(col(Trial.started), col(Trial.id)).limit(MOST_TRIALS)
+    own = col(Run.experiment) == experiment
+    runs = visit.session.scalars(
+        select(Run).where(own).order_by(col(Run.started), col(Run.id)).limit(MOST_RUNS)
     ).all()
     decisions = visit.session.scalars(
         select(Decision)
-        .join(Trial, col(Trial.id) == col(Decision.trial))
+        .join(Run, col(Run.id) == col(Decision.run))
         .where(own)
-        .order_by(col(Decision.at), col(Decision.trial), col(Decision.number))
+        .order_by(col(Decision.at), col(Decision.run), col(Decision.number))
         .limit(MOST_DECISIONS)
     ).all()
-    names = varied(trials)
+    names = varied(runs)
     tags = tags_of(visit.session, [experiment]).get(experiment, [])
     return render(
         visit,
@@ -177,12 +177,12 @@ def experiment_page(
         tags_given=" ".join(tags) if tags_given is None else tags_given,
         tags_wrong=tags_wrong,
         most_tags=MOST_TAGS,
-        trials=trials,
+        runs=runs,
         names=names[:MOST_COLUMNS],
-        plots=search_plots(visit.session, known, trials, names, x) if len(trials) > 1 else None,
+        plots=search_plots(visit.session, known, runs, names, x) if len(runs) > 1 else None,
         decisions=decisions,
         linked=_linked(visit, decisions),
-        show_trial=True,
+        show_run=True,
         **_KINDS,
     )
 
@@ -191,44 +191,40 @@ def _linked(visit: Visit, decisions: Sequence[Decision]) -> frozenset[str]:
     return linked_corpora(visit, [each.corpus for each in decisions if each.corpus])
 
 
-def varied(trials: Sequence[Trial]) -> list[str]:
-    names = sorted({name for trial in trials for name in trial.hyperparameters})
-    return [
-        name
-        for name in names
-        if len({str(trial.hyperparameters.get(name)) for trial in trials}) > 1
-    ]
+def varied(runs: Sequence[Run]) -> list[str]:
+    names = sorted({name for run in runs for name in run.hyperparameters})
+    return [name for name in names if len({str(run.hyperparameters.get(name)) for run in runs}) > 1]
 
 
-@router.get("/trials/{trial}")
-def of_trial(
+@router.get("/runs/{run}")
+def of_run(
     visit: VisitDep,
-    known: KnownTrial,
+    known: KnownRun,
     view: ViewDep,
     ask: Annotated[str, Query(max_length=16)] = "",
 ) -> HTMLResponse:
-    trial = known.id
+    run = known.id
     deletes = may_delete(visit, known.experiment)
-    lines = lines_of(visit.session, trial, first=view.first, last=view.last)
+    lines = lines_of(visit.session, run, first=view.first, last=view.last)
     live = known.state in GOING
     decisions = visit.session.scalars(
         select(Decision)
-        .where(col(Decision.trial) == trial)
+        .where(col(Decision.run) == run)
         .order_by(col(Decision.step), col(Decision.number))
         .limit(MOST_DECISIONS)
     ).all()
     checkpoints = visit.session.scalars(
-        select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
+        select(Checkpoint).where(col(Checkpoint.run) == run).order_by(col(Checkpoint.step))
     )
-    own, readable = col(Trial.id) == known.replay_of, visible_runs.trials(visit.caller)
-    replayed = select(col(Trial.id)).where(own, readable)
+    own, readable = col(Run.id) == known.replay_of, visible_runs.runs(visit.caller)
+    replayed = select(col(Run.id)).where(own, readable)
     attested = visit.session.scalars(
-        select(Attestation).where(col(Attestation.run) == trial, whole_attestations(visit.caller))
+        select(Attestation).where(col(Attestation.run) == run, whole_attestations(visit.caller))
     )
     return render(
         visit,
-        "trial.html",
-        trial=known,
+        "run.html",
+        run=known,
         experiment=visit.session.get(Experiment, known.experiment),
         view=view,
         charts=curves(lines),
@@ -236,14 +232,14 @@ def of_trial(
         most=MOST_POINTS,
         lines=sorted(lines.items(), key=lambda item: item[0][::-1]),
         live=live,
-        deletion=visit.session.get(Deletion, trial),
+        deletion=visit.session.get(Deletion, run),
         deletes=deletes,
         asking=deletes and ask == "delete",
-        stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
+        stream=f"/v1/runs/{run}/metrics/stream" if live else None,
         decisions=decisions,
         linked=_linked(visit, decisions),
         replayed=visit.session.execute(replayed).first() is not None,
-        show_trial=False,
+        show_run=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
         figures=newest(folder_of(visit.session, known)),
@@ -253,21 +249,21 @@ def of_trial(
     )
 
 
-@router.post("/trials/{trial}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
-def delete(visit: VisitDep, known: KnownTrial) -> Response:
-    delete_trial(visit, known)
-    return then(f"/trials/{quote(known.id)}")
+@router.post("/runs/{run}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
+def delete(visit: VisitDep, known: KnownRun) -> Response:
+    delete_run(visit, known)
+    return then(f"/runs/{quote(known.id)}")
 
 
-@router.post("/trials/{trial}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
-def restore(visit: VisitDep, known: KnownTrial) -> Response:
-    restore_trial(visit, known)
-    return then(f"/trials/{quote(known.id)}")
+@router.post("/runs/{run}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
+def restore(visit: VisitDep, known: KnownRun) -> Response:
+    restore_run(visit, known)
+    return then(f"/runs/{quote(known.id)}")
 
 
-@router.get("/trials/{trial}/figures/{file}")
+@router.get("/runs/{run}/figures/{file}")
 def image(
-    known: KnownTrial,
+    known: KnownRun,
     session: SessionDep,
     file: Annotated[str, Path(pattern=r"^[0-9a-f]{16}-[0-9]{9}\.json$")],
 ) -> Response:
@@ -321,10 +317,10 @@ def level(text: str) -> str:
     return "warn" if _WARN.search(text) or _WARN_NAME.search(text) else ""
 
 
-@router.get("/trials/{trial}/logs")
-def logs_of_trial(
+@router.get("/runs/{run}/logs")
+def logs_of_run(
     visit: VisitDep,
-    known: KnownTrial,
+    known: KnownRun,
     name: Annotated[str, Query(max_length=64)] = "",
     search: Annotated[str, Query(max_length=LONGEST_SEARCH)] = "",
     start: Annotated[int | None, Query(alias="from", ge=0, le=LARGEST)] = None,
@@ -342,14 +338,14 @@ def logs_of_trial(
     return render(
         visit,
         "logs.html",
-        trial=known,
+        run=known,
         kept=kept,
         log=name,
         search=search,
         part=part,
         level=level,
         from_end=start is None and not search,
-        stream=f"/v1/trials/{known.id}/logs/{name}/stream?from={part.next}"
+        stream=f"/v1/runs/{known.id}/logs/{name}/stream?from={part.next}"
         if live and part
         else None,
     )

@@ -52,7 +52,7 @@ from govray.platform.service.visible.visible_models import (
     find_version,
     reads_entries,
 )
-from govray.platform.service.visible.visible_runs import trials
+from govray.platform.service.visible.visible_runs import runs
 from govray.platform.store import registry, tables
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.promotion_gates import failures
@@ -178,7 +178,7 @@ def _page(
     ):
         profiles = entropy_profiles(visit.session, row.run)
     depth_groups, depth = depth_rows(document)
-    of_run = select(tables.Trial).where(col(tables.Trial.id) == row.run, trials(visit.caller))
+    of_run = select(tables.Run).where(col(tables.Run.id) == row.run, runs(visit.caller))
     indexed = visit.session.exec(of_run).first()
     own = corpora_of(visit.session, visit.caller, row.digest)
     audits = audits_of(visit.session, row.digest, own, most=MOST_AUDITS)

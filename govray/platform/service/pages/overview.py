@@ -26,8 +26,8 @@ from govray.platform.service.visible.readers import (
 )
 from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.service.visible.visible_models import attestations, ledgers
-from govray.platform.service.visible.visible_runs import audit_entries, trials
-from govray.platform.store.tables import Attestation, AuditEntry, Corpus, Ledger, Trial
+from govray.platform.service.visible.visible_runs import audit_entries, runs
+from govray.platform.store.tables import Attestation, AuditEntry, Corpus, Ledger, Run
 
 router = APIRouter()
 
@@ -52,7 +52,7 @@ def _totals(visit: Visit) -> list[tuple[str, int]]:
     if reads_corpora(caller):
         counted["corpora"] = counting.select_from(Corpus).where(own_corpora(caller))
     if reads_runs(caller):
-        counted["runs"] = counting.select_from(Trial).where(trials(caller))
+        counted["runs"] = counting.select_from(Run).where(runs(caller))
     if is_staff(caller):
         counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
     return [(name, visit.session.execute(query).scalar_one()) for name, query in counted.items()]

@@ -33,7 +33,7 @@ from govray.platform.service.visible.visible_runs import (
     experiments,
     find_submission,
     reads_file,
-    trials,
+    runs,
 )
 from govray.platform.service.visible.visible_runs import submissions as readable
 from govray.platform.store import pools as stated
@@ -42,7 +42,7 @@ from govray.platform.store.leases import RECONCILER
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.submissions import ENDED, HELD
-from govray.platform.store.tables import Experiment, Lease, Submission, Trial
+from govray.platform.store.tables import Experiment, Lease, Run, Submission
 
 MOST_HELD = 200
 
@@ -194,7 +194,7 @@ def allows(visit: Visit, row: Any, verb: Verb, **more: Any) -> bool:
 def _run(visit: Visit, row: Submission) -> str | None:
     """Where the run or search that it became is shown, if it is indexed."""
     for table, seen, place in (
-        (Trial, trials(visit.caller), "trials"),
+        (Run, runs(visit.caller), "runs"),
         (Experiment, experiments(visit.caller), "experiments"),
     ):
         found = select(col(table.id)).where(col(table.id) == row.run, seen)

@@ -22,8 +22,8 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store.experiment_tags import tags_of
-from govray.platform.store.states import TrialState
-from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Trial
+from govray.platform.store.states import RunState
+from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Run
 
 MOST_CHOICES = 200
 """Of the names that a filter suggests."""
@@ -34,18 +34,18 @@ _BEYOND = 1.7e308
 router = APIRouter(dependencies=[RUN_READERS])
 
 
-_LOSS = case((col(Trial.loss).between(-_LARGEST, _LARGEST), col(Trial.loss)))
+_LOSS = case((col(Run.loss).between(-_LARGEST, _LARGEST), col(Run.loss)))
 
 ORDERS: dict[str, tuple[Any, bool]] = {
-    "started": (col(Trial.started), True),
-    "name": (col(Trial.id), False),
+    "started": (col(Run.started), True),
+    "name": (col(Run.id), False),
     "loss": (_LOSS, False),
-    "step": (col(Trial.step), True),
-    "state": (cast(col(Trial.state), String), False),
+    "step": (col(Run.step), True),
+    "state": (cast(col(Run.state), String), False),
 }
 """Column of the page → how it sorts, and whether the largest comes first at the first click."""
 
-_ANY = "|".join(("", *TrialState.__members__))
+_ANY = "|".join(("", *RunState.__members__))
 _Word = Annotated[str, Query(max_length=256)]
 
 
@@ -64,27 +64,27 @@ class RunFilter:
         return any(vars(self).values())
 
     def of(self, statement: Any) -> Any:
-        """The statement over trials and their experiments, with these conditions."""
+        """The statement over runs and their experiments, with these conditions."""
         if self.named:
             statement = statement.where(
                 or_(
-                    col(Trial.id).icontains(self.named, autoescape=True),
+                    col(Run.id).icontains(self.named, autoescape=True),
                     col(Experiment.name).icontains(self.named, autoescape=True),
                 )
             )
         if self.state:
-            statement = statement.where(col(Trial.state) == TrialState(self.state))
+            statement = statement.where(col(Run.state) == RunState(self.state))
         for column, value in ((Experiment.project, self.project), (Experiment.user, self.user)):
             if value:
                 statement = statement.where(col(column) == value)
         if self.policy:
             called = select(col(Policy.digest)).where(col(Policy.name) == self.policy)
             statement = statement.where(
-                or_(col(Trial.policy) == self.policy, col(Trial.policy).in_(called))
+                or_(col(Run.policy) == self.policy, col(Run.policy).in_(called))
             )
         if self.tag:
             tagged = select(col(ExperimentTag.experiment)).where(col(ExperimentTag.tag) == self.tag)
-            statement = statement.where(col(Trial.experiment).in_(tagged))
+            statement = statement.where(col(Run.experiment).in_(tagged))
         return statement
 
 
@@ -114,7 +114,7 @@ def listing(
         sort=sort,
         down=down,
         downward={name: down for name, (_, down) in ORDERS.items()},
-        states=[each.value for each in TrialState],
+        states=[each.value for each in RunState],
         choices=_choices(visit),
         most=MOST_SIDES,
     )
@@ -130,22 +130,22 @@ def run_rows(
     key = key.label("sorted_by")
     statement = wanted.of(
         select(
-            col(Trial.id),
-            col(Trial.state),
-            col(Trial.step),
-            col(Trial.max_steps),
-            col(Trial.loss),
-            col(Trial.started),
-            col(Trial.experiment),
+            col(Run.id),
+            col(Run.state),
+            col(Run.step),
+            col(Run.max_steps),
+            col(Run.loss),
+            col(Run.started),
+            col(Run.experiment),
             col(Experiment.name),
             col(Experiment.project),
             col(Experiment.user),
             key,
         )
-        .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-        .where(visible_runs.trials(visit.caller))
+        .join(Experiment, col(Experiment.id) == col(Run.experiment))
+        .where(visible_runs.runs(visit.caller))
     )
-    return page.rows(visit.session, statement, [key, col(Trial.id)], descending=down)
+    return page.rows(visit.session, statement, [key, col(Run.id)], descending=down)
 
 
 def _choices(visit: Visit) -> dict[str, list[str]]:

@@ -65,10 +65,10 @@ class Used(Answer):
 
     name: str
     submissions: int = Field(description="Entries of the queue that were made.")
-    trials: int
+    runs: int
     worker_hours: float
     accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
-    attested: int = Field(description="Attestations in the index of these trials' runs.")
+    attested: int = Field(description="Attestations in the index of these runs.")
 
 
 class Usage(Answer):
@@ -84,7 +84,7 @@ def usage(
     by: By = "project",
     since: Annotated[
         Timestamp | None,
-        Query(description="Trials that started, and submissions made, then or later."),
+        Query(description="Runs that started, and submissions made, then or later."),
     ] = None,
 ) -> Usage:
     """Accelerator-hours, submissions and attested artifacts, of what you may read.

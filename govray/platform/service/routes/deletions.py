@@ -24,7 +24,7 @@ from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.experiments import Filter, KnownExperiment, KnownTrial
+from govray.platform.service.routes.experiments import Filter, KnownExperiment, KnownRun
 from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import in_projects
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
@@ -41,7 +41,7 @@ router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 class Deletion(Answer):
     """A run that is to be deleted, or was."""
 
-    trial: str
+    run: str
     experiment: str
     project: str
     at: str = Field(description="When it was marked.")
@@ -79,7 +79,7 @@ class Space(Answer):
 _deletions = Finder(
     "deletion",
     tables.Deletion,
-    "trial",
+    "run",
     lambda caller: in_projects(caller, tables.Deletion.project),
     "See the list of deletions",
 )
@@ -98,14 +98,14 @@ def listing(
         select(d).where(in_projects(visit.caller, d.project)),
         *((d.project, project), (d.experiment, experiment)),
     )
-    order = (d.at, d.trial)
+    order = (d.at, d.run)
     return page.listing(visit.session, statement, order, Deletion.model_validate, descending=True)
 
 
-@router.get("/deletions/{trial}")
-def deletion(visit: VisitDep, trial: str) -> Deletion:
+@router.get("/deletions/{run}")
+def deletion(visit: VisitDep, run: str) -> Deletion:
     """What is known of a run that is marked, or is gone."""
-    return Deletion.model_validate(_deletions(visit.session, visit.caller, trial))
+    return Deletion.model_validate(_deletions(visit.session, visit.caller, run))
 
 
 @router.get("/projects/{project}/space")
@@ -116,14 +116,14 @@ def space(visit: VisitDep, project: PlaceName) -> Space:
 
 def space_of(visit: Visit, project: str) -> Space:
     """The space that a project takes; the caller sees the project."""
-    c, t, e, d = tables.Checkpoint, tables.Trial, tables.Experiment, tables.Deletion
+    c, t, e, d = tables.Checkpoint, tables.Run, tables.Experiment, tables.Deletion
     held = (
         select(func.coalesce(func.sum(col(c.bytes)), 0))
-        .join(t, col(t.id) == col(c.trial))
+        .join(t, col(t.id) == col(c.run))
         .join(e, col(e.id) == col(t.experiment))
         .where(col(e.project) == project, col(c.state) == CheckpointState.COMPLETED)
     )
-    marked = select(d.trial).where(col(d.gone).is_(None), col(d.restored).is_(None))
+    marked = select(d.run).where(col(d.gone).is_(None), col(d.restored).is_(None))
     free = None
     if isinstance(storage := visit.request.app.state.settings.storage, Path):
         with suppress(OSError):
@@ -135,14 +135,14 @@ def space_of(visit: Visit, project: str) -> Space:
     )
 
 
-@router.delete("/trials/{trial}", dependencies=[SUBMITTERS])
-def delete_trial(visit: VisitDep, known: KnownTrial) -> Deletion:
+@router.delete("/runs/{run}", dependencies=[SUBMITTERS])
+def delete_run(visit: VisitDep, known: KnownRun) -> Deletion:
     """Mark a run to be deleted. Nothing is removed before `goneAfter`."""
     return _mark(visit, [known])[0]
 
 
-@router.post("/trials/{trial}:restore", dependencies=[SUBMITTERS])
-def restore_trial(visit: VisitDep, known: KnownTrial) -> Deletion:
+@router.post("/runs/{run}:restore", dependencies=[SUBMITTERS])
+def restore_run(visit: VisitDep, known: KnownRun) -> Deletion:
     """Take a mark back, as long as removal has not begun. No retention marks the run again."""
     return _restore(visit, [known.id], known.experiment)[0]
 
@@ -150,7 +150,7 @@ def restore_trial(visit: VisitDep, known: KnownTrial) -> Deletion:
 @router.delete("/experiments/{experiment}", dependencies=[SUBMITTERS])
 def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Mark all runs of an experiment, or none: one that may not go keeps the others."""
-    t = tables.Trial
+    t = tables.Run
     of_experiment = select(t).where(t.experiment == known.id).order_by(col(t.id))
     runs = [each for each in visit.session.exec(of_experiment) if each.replay_of is None]
     if not runs:
@@ -162,16 +162,16 @@ def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
 def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Take back the marks of all runs of an experiment whose removal has not begun."""
     d = tables.Deletion
-    marked = select(d.trial).where(
+    marked = select(d.run).where(
         d.experiment == known.id, col(d.begun).is_(None), col(d.restored).is_(None)
     )
-    runs = list(visit.session.exec(marked.order_by(col(d.trial))))
+    runs = list(visit.session.exec(marked.order_by(col(d.run))))
     if not runs:
         raise refused("No run of this experiment is marked, or the removal of all began")
     return Deletions(items=_restore(visit, runs, known.id))
 
 
-def _mark(visit: Visit, runs: Sequence[tables.Trial]) -> list[Deletion]:
+def _mark(visit: Visit, runs: Sequence[tables.Run]) -> list[Deletion]:
     session = visit.session
     experiment = runs[0].experiment
     settings = _demand(visit, experiment)

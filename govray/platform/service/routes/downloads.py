@@ -20,7 +20,7 @@ from sqlmodel import Session
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.routes.experiments import KnownTrial, numbers
+from govray.platform.service.routes.experiments import KnownRun, numbers
 from govray.platform.service.visible.readers import RUN_READERS
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
@@ -40,7 +40,7 @@ Name = Annotated[
 
 
 @router.get(
-    "/trials/{trial}/metrics.csv",
+    "/runs/{run}/metrics.csv",
     response_class=Response,
     # No schema: a text of another format is not what JSON Schema describes.
     responses={
@@ -55,9 +55,9 @@ Name = Annotated[
     },
 )
 def metrics_csv(
-    visit: VisitDep, known: KnownTrial, group: Group = None, name: Name = None
+    visit: VisitDep, known: KnownRun, group: Group = None, name: Name = None
 ) -> StreamingResponse:
-    """All numbers of a trial that count, as CSV. What a restart superseded is not in it.
+    """All numbers of a run that count, as CSV. What a restart superseded is not in it.
 
     A group or name that a spreadsheet would take for a formula has an apostrophe before it.
     """
@@ -67,7 +67,7 @@ def metrics_csv(
             422,
             "Too much for one file",
             f"The run has more than {MOST_NUMBERS:,} such numbers",
-            "Name one group and name in the query, or read /v1/trials/{trial}/metrics page by page",
+            "Name one group and name in the query, or read /v1/runs/{run}/metrics page by page",
         )
     return StreamingResponse(
         _lines(visit.request.app.state.engine, statement, order),

@@ -1,4 +1,4 @@
-"""Experiments, trials, and what their runs measured and decided.
+"""Experiments, runs, and what their runs measured and decided.
 
 They are for staff, and for who has a role in their project.
 
@@ -32,11 +32,11 @@ from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS, reads_runs
-from govray.platform.service.visible.visible_runs import find_experiment, find_trial
+from govray.platform.service.visible.visible_runs import find_experiment, find_run
 from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
-from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
+from govray.platform.store.states import CheckpointState, ExperimentState, RunState
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
@@ -49,7 +49,7 @@ class Experiment(Answer, tables.ExperimentColumns):  # type: ignore[misc]  # two
     """One experiment file, or one search, and what became of it."""
 
 
-class Trial(Answer, tables.TrialColumns):  # type: ignore[misc]
+class Run(Answer, tables.RunColumns):  # type: ignore[misc]
     """One run."""
 
 
@@ -79,7 +79,7 @@ class Decision(Answer):
 
 
 class Checkpoint(Answer):
-    """A commit of a trial that is whole, or was."""
+    """A commit of a run that is whole, or was."""
 
     step: int
     state: Literal["COMPLETED", "DELETED"]
@@ -137,44 +137,44 @@ def experiment(known: KnownExperiment) -> Experiment:
     return Experiment.model_validate(known)
 
 
-@router.get("/trials")
-def trials(
+@router.get("/runs")
+def runs(
     visit: VisitDep,
     page: PageDep,
     experiment: Filter = None,
-    state: TrialState | None = None,
+    state: RunState | None = None,
     policy: Filter = None,
     since: Since = None,
     before: Before = None,
-) -> Listing[Trial]:
-    """The trials that you may read, the latest first."""
-    row = tables.Trial
+) -> Listing[Run]:
+    """The runs that you may read, the latest first."""
+    row = tables.Run
     statement = filtered(
-        select(*columns_of(row, Trial)).where(visible_runs.trials(visit.caller)),
+        select(*columns_of(row, Run)).where(visible_runs.runs(visit.caller)),
         *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
     )
     statement = started_between(statement, row.started, since, before)
     order = (row.started, row.id)
-    return page.listing(visit.session, statement, order, answers(Trial), descending=True)
+    return page.listing(visit.session, statement, order, answers(Run), descending=True)
 
 
-def known_trial(visit: VisitDep, trial: str) -> tables.Trial:
-    return find_trial(visit.session, visit.caller, trial)
+def known_run(visit: VisitDep, run: str) -> tables.Run:
+    return find_run(visit.session, visit.caller, run)
 
 
-KnownTrial = Annotated[tables.Trial, Depends(known_trial)]
+KnownRun = Annotated[tables.Run, Depends(known_run)]
 
 
-@router.get("/trials/{trial}")
-def trial(known: KnownTrial) -> Trial:
-    """One trial."""
-    return Trial.model_validate(known)
+@router.get("/runs/{run}")
+def run(known: KnownRun) -> Run:
+    """One run."""
+    return Run.model_validate(known)
 
 
-@router.get("/trials/{trial}/metrics")
+@router.get("/runs/{run}/metrics")
 def metrics(
     session: SessionDep,
-    known: KnownTrial,
+    known: KnownRun,
     page: PageDep,
     group: Filter = None,
     name: Filter = None,
@@ -182,15 +182,15 @@ def metrics(
         bool, Query(description="Also what a restart or rollback superseded.")
     ] = False,
 ) -> Listing[Metric]:
-    """What a trial measured, by group, name and step."""
+    """What a run measured, by group, name and step."""
     statement, order = numbers(session, known.id, group, name, archived=archived)
     return page.listing(session, statement, order, answers(Metric))
 
 
 def numbers(
-    session: Session, trial: str, group: str | None, name: str | None, *, archived: bool
+    session: Session, run: str, group: str | None, name: str | None, *, archived: bool
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The numbers of a trial by these filters, and the columns that tell two of them apart. With
+    """The numbers of a run by these filters, and the columns that tell two of them apart. With
     one that all have alike, the index could not go on at a step.
 
     Args:
@@ -198,9 +198,9 @@ def numbers(
     """
     m = tables.Metric
     if name is not None and group is None:
-        group = _only_group(session, trial, name)
+        group = _only_group(session, run, name)
     statement = filtered(
-        select(*columns_of(m, Metric)).where(m.trial == trial),
+        select(*columns_of(m, Metric)).where(m.run == run),
         *((m.group, group), (m.name, name), (m.archived, None if archived else False)),
     )
     open_ = [column for column, given in ((m.group, group), (m.name, name)) if given is None]
@@ -210,40 +210,40 @@ def numbers(
 _MOST_GROUPS = 32
 
 
-def _only_group(session: Session, trial: str, name: str) -> str | None:
+def _only_group(session: Session, run: str, name: str) -> str | None:
     """The group of all numbers of this name, if it is one of a few. The index has the group first.
     Without it a million numbers would be looked through for each page."""
     m = tables.Metric
     found: list[str] = []
     group: str | None = None
     for _ in range(_MOST_GROUPS):
-        following = select(func.min(col(m.group))).where(m.trial == trial)
+        following = select(func.min(col(m.group))).where(m.run == run)
         if group is not None:
             following = following.where(col(m.group) > group)
         if (group := session.scalar(following)) is None:
             return found[0] if len(found) == 1 else None
-        of_name = select(m.step).where(m.trial == trial, m.group == group, m.name == name)
+        of_name = select(m.step).where(m.run == run, m.group == group, m.name == name)
         if session.scalar(of_name.limit(1)) is not None:
             found.append(group)
     return None
 
 
-@router.get("/trials/{trial}/decisions")
+@router.get("/runs/{run}/decisions")
 def decisions(
-    session: SessionDep, known: KnownTrial, page: PageDep, kind: Filter = None
+    session: SessionDep, known: KnownRun, page: PageDep, kind: Filter = None
 ) -> Listing[Decision]:
-    """What was decided during a trial, and why."""
+    """What was decided during a run, and why."""
     row = tables.Decision
-    statement = filtered(select(row).where(row.trial == known.id), (row.kind, kind))
+    statement = filtered(select(row).where(row.run == known.id), (row.kind, kind))
     return page.listing(session, statement, (row.source, row.number), Decision.model_validate)
 
 
-@router.get("/trials/{trial}/checkpoints")
-def checkpoints(session: SessionDep, known: KnownTrial, page: PageDep) -> Listing[Checkpoint]:
-    """A trial's checkpoints. One that is being written, or failed, is not among them."""
+@router.get("/runs/{run}/checkpoints")
+def checkpoints(session: SessionDep, known: KnownRun, page: PageDep) -> Listing[Checkpoint]:
+    """A run's checkpoints. One that is being written, or failed, is not among them."""
     row = tables.Checkpoint
     whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
-    statement = select(row).where(row.trial == known.id, col(row.state).in_(whole))
+    statement = select(row).where(row.run == known.id, col(row.state).in_(whole))
     return page.listing(session, statement, (row.step,), Checkpoint.model_validate)
 
 

@@ -21,7 +21,7 @@ from govray.platform.service.http.file_answer import FileAnswer
 from govray.platform.service.http.problems import MEDIA_TYPE, not_found
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.experiments import KnownRun
 from govray.platform.service.routes.live_metrics import Streams
 from govray.platform.service.routes.pins import Step
 from govray.platform.service.visible.given_files import (
@@ -121,18 +121,18 @@ def model_file(visit: VisitDep, digest: DigestPath, path: FilePath) -> Response:
     return _answer(visit, _model(visit, digest, path), path, digest)
 
 
-@router.get("/trials/{trial}/checkpoints/{step}/files", dependencies=[RUN_READERS])
-def of_checkpoint(visit: VisitDep, known: KnownTrial, step: Step) -> Files:
+@router.get("/runs/{run}/checkpoints/{step}/files", dependencies=[RUN_READERS])
+def of_checkpoint(visit: VisitDep, known: KnownRun, step: Step) -> Files:
     """The files that a checkpoint's manifest names, and the manifest."""
     return _listing(_checkpoint(visit, known, step))
 
 
 @router.get(
-    "/trials/{trial}/checkpoints/{step}/files/{path:path}",
+    "/runs/{run}/checkpoints/{step}/files/{path:path}",
     dependencies=[RUN_READERS, *_ONE],
     **_FILE,
 )
-def checkpoint_file(visit: VisitDep, known: KnownTrial, step: Step, path: FilePath) -> Response:
+def checkpoint_file(visit: VisitDep, known: KnownRun, step: Step, path: FilePath) -> Response:
     """One file of a checkpoint, or a range of it."""
     return _answer(visit, _checkpoint(visit, known, step), path, f"{known.id} step {step}")
 
@@ -144,11 +144,11 @@ def _model(visit: Visit, digest: str, only: str | None = None) -> GivenFiles:
     return model_files(row, _allowed(visit), only=only)
 
 
-def _checkpoint(visit: Visit, trial: tables.Trial, step: int) -> GivenFiles:
-    storage = visit.session.get_one(tables.Experiment, trial.experiment).storage
-    found = checkpoint_files(storage, trial.folder, step, _allowed(visit))
+def _checkpoint(visit: Visit, run: tables.Run, step: int) -> GivenFiles:
+    storage = visit.session.get_one(tables.Experiment, run.experiment).storage
+    found = checkpoint_files(storage, run.folder, step, _allowed(visit))
     if found is None:
-        raise not_found("checkpoint", str(step), f"See /v1/trials/{trial.id}/checkpoints")
+        raise not_found("checkpoint", str(step), f"See /v1/runs/{run.id}/checkpoints")
     return found
 
 

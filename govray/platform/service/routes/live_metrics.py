@@ -1,8 +1,8 @@
-"""A trial's metrics as they come: server-sent events.
+"""A run's metrics as they come: server-sent events.
 
 Each event is one step of one attempt: ``{"step", "attempt", "metrics": {group: {name: value}}}``.
 Its id is the position, so a reader that comes back with Last-Event-ID misses nothing; a step that
-has grown since is sent again, whole. The last event is ``end`` with the trial's state.
+has grown since is sent again, whole. The last event is ``end`` with the run's state.
 
 The store is polled; a stream holds no connection and no thread between polls. Streams are bounded
 in number and in time. One whose reader may no longer read ends
@@ -28,11 +28,11 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import Caller, CallerDep
-from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.experiments import KnownRun
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
-from govray.platform.store.states import TrialState
-from govray.platform.store.tables import Metric, Trial
+from govray.platform.store.states import RunState
+from govray.platform.store.tables import Metric, Run
 
 MOST_OF_ONE = 12
 """Live streams that one caller may have open at the same time, with whichever tokens."""
@@ -41,7 +41,7 @@ MAX_SECONDS = 600.0
 MAX_ROWS = 5_000
 """Rows of one poll; the rest come with the next."""
 
-GOING = (TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED)
+GOING = (RunState.ACTIVE, RunState.STOPPING, RunState.PAUSED)
 _POSITION = re.compile(r"(\d{1,9})\.(\d{1,15})\.(\d{1,6})")
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
@@ -94,22 +94,22 @@ async def slot(request: Request, caller: CallerDep) -> AsyncIterator[None]:
 
 
 @router.get(
-    "/trials/{trial}/metrics/stream",
+    "/runs/{run}/metrics/stream",
     response_class=EventSourceResponse,
     dependencies=[Depends(slot)],
 )
 async def stream(
     request: Request,
-    known: KnownTrial,
+    known: KnownRun,
     last_event_id: Annotated[
         str | None, Header(max_length=64, description="Go on behind this event.")
     ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """A trial's metrics, live, as server-sent events, until it ends."""
+    """A run's metrics, live, as server-sent events, until it ends."""
     engine: Engine = request.app.state.engine
     position = read_position(last_event_id)
     async for _ in turns(request, known.id, MAX_SECONDS):
-        # The state first: what was written before the trial ended is then surely read.
+        # The state first: what was written before the run ended is then surely read.
         state, rows = await run_in_threadpool(_poll, engine, known.id, position)
         for event, reached in events(rows, position):
             yield event
@@ -128,12 +128,12 @@ def read_position(text: str | None) -> Position:
     return (int(form[1]), int(form[2]), int(form[3])) if form else (0, 0, 0)
 
 
-def _poll(engine: Engine, trial: str, position: Position) -> tuple[str, Sequence[Metric]]:
+def _poll(engine: Engine, run: str, position: Position) -> tuple[str, Sequence[Metric]]:
     with Session(engine) as session:
-        state = session.exec(select(Trial.state).where(Trial.id == trial)).one_or_none()
+        state = session.exec(select(Run.state).where(Run.id == run)).one_or_none()
         rows = session.exec(
             select(Metric)
-            .where(Metric.trial == trial, tuple_(Metric.attempt, Metric.step) >= position[:2])
+            .where(Metric.run == run, tuple_(Metric.attempt, Metric.step) >= position[:2])
             .order_by(col(Metric.attempt), col(Metric.step), col(Metric.group), col(Metric.name))
             .limit(MAX_ROWS)
         ).all()

@@ -1,4 +1,4 @@
-"""What a trial's drivers and workers printed, from the run's folder. For staff.
+"""What a run's drivers and workers printed, from the run's folder. For staff.
 
 A part begins at a byte and says where the next one begins, so a log is read like a file, at any
 size. A search reads so many bytes and then says where it goes on. A log that is followed comes as
@@ -22,12 +22,12 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.experiments import KnownRun
 from govray.platform.service.routes.live_metrics import GOING, MAX_SECONDS, slot
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store import run_logs
-from govray.platform.store.tables import Experiment, Trial
+from govray.platform.store.tables import Experiment, Run
 
 POLL_SECONDS = 1.0
 DEFAULT_LINES = 200
@@ -50,7 +50,7 @@ class Log(Answer):
 
 
 class Logs(Answer):
-    """The logs of a trial: drivers first, then by attempt and rank."""
+    """The logs of a run: drivers first, then by attempt and rank."""
 
     items: list[Log]
 
@@ -72,37 +72,37 @@ class Part(Answer):
     lines: list[Line]
 
 
-def folder_of(session: Session, trial: Trial) -> str:
+def folder_of(session: Session, run: Run) -> str:
     """The run's folder, where it was when it was indexed."""
-    storage = session.get_one(Experiment, trial.experiment).storage
-    return f"{storage.rstrip('/')}/{trial.folder}"
+    storage = session.get_one(Experiment, run.experiment).storage
+    return f"{storage.rstrip('/')}/{run.folder}"
 
 
 def part_of(
     session: Session,
-    trial: Trial,
+    run: Run,
     name: str,
     *,
     search: str = "",
     start: int | None = None,
     lines: int = DEFAULT_LINES,
 ) -> run_logs.LogPart:
-    found = run_logs.read(folder_of(session, trial), name, start=start, most=lines, search=search)
+    found = run_logs.read(folder_of(session, run), name, start=start, most=lines, search=search)
     if found is None:
-        raise not_found("log", name, "See the list of the trial's logs")
+        raise not_found("log", name, "See the list of the run's logs")
     return found
 
 
-@router.get("/trials/{trial}/logs")
-def listing(known: KnownTrial, session: SessionDep) -> Logs:
-    """The logs that a trial's folder keeps; none where the folder is out of reach. For staff."""
+@router.get("/runs/{run}/logs")
+def listing(known: KnownRun, session: SessionDep) -> Logs:
+    """The logs that a run's folder keeps; none where the folder is out of reach. For staff."""
     found = run_logs.listed(folder_of(session, known))
     return Logs(items=[Log(name=each.name, bytes=str(each.size)) for each in found])
 
 
-@router.get("/trials/{trial}/logs/{name}")
+@router.get("/runs/{run}/logs/{name}")
 def read(
-    known: KnownTrial,
+    known: KnownRun,
     name: LogName,
     session: SessionDep,
     search: Annotated[
@@ -129,13 +129,13 @@ def read(
 
 
 @router.get(
-    "/trials/{trial}/logs/{name}/stream",
+    "/runs/{run}/logs/{name}/stream",
     response_class=EventSourceResponse,
     dependencies=[Depends(slot)],
 )
 async def stream(
     request: Request,
-    known: KnownTrial,
+    known: KnownRun,
     name: LogName,
     start: Annotated[
         int, Query(alias="from", ge=0, le=LARGEST, description="Begin at this byte.")
@@ -144,7 +144,7 @@ async def stream(
         str | None, Header(max_length=64, description="Go on behind this event.")
     ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """A log as it grows, as server-sent events of lines, until the trial ends. For staff."""
+    """A log as it grows, as server-sent events of lines, until the run ends. For staff."""
     engine: Engine = request.app.state.engine
     known_id = re.fullmatch("[0-9]{1,15}", last_event_id or "")
     at = int(known_id[0]) if known_id else start
@@ -165,9 +165,9 @@ async def stream(
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _poll(engine: Engine, trial: str, name: str, at: int) -> tuple[bool, run_logs.LogPart]:
-    """Whether the trial goes on, and what follows from a byte on."""
+def _poll(engine: Engine, run: str, name: str, at: int) -> tuple[bool, run_logs.LogPart]:
+    """Whether the run goes on, and what follows from a byte on."""
     with Session(engine) as session:
-        # The state first: what was written before the trial ended is then surely read.
-        row = session.exec(select(Trial).where(Trial.id == trial)).one()
+        # The state first: what was written before the run ended is then surely read.
+        row = session.exec(select(Run).where(Run.id == run)).one()
         return row.state in GOING, part_of(session, row, name, start=at, lines=MOST_LINES)

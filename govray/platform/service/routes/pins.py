@@ -18,7 +18,7 @@ from govray.platform.service.http.problems import Problem, not_allowed, not_foun
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.experiments import KnownRun
 from govray.platform.service.routes.logs import folder_of
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import tables
@@ -44,7 +44,7 @@ class CheckpointPin(Answer):
 
 
 class CheckpointPins(Answer):
-    """The checkpoints of a trial that stay, by step."""
+    """The checkpoints of a run that stay, by step."""
 
     items: list[CheckpointPin]
 
@@ -59,9 +59,9 @@ class NewPin(Answer):
     )
 
 
-@router.get("/trials/{trial}/pins")
-def listing(known: KnownTrial, session: SessionDep) -> CheckpointPins:
-    """Which checkpoints of a trial stay whatever its rules say, and why."""
+@router.get("/runs/{run}/pins")
+def listing(known: KnownRun, session: SessionDep) -> CheckpointPins:
+    """Which checkpoints of a run stay whatever its rules say, and why."""
     try:
         held = pins.read_pins(_folder(session, known))
     except OSError:
@@ -71,8 +71,8 @@ def listing(known: KnownTrial, session: SessionDep) -> CheckpointPins:
     return CheckpointPins(items=sorted(found, key=lambda each: each.step))
 
 
-@router.post("/trials/{trial}/checkpoints/{step}:pin", dependencies=[SUBMITTERS])
-def pin(visit: VisitDep, known: KnownTrial, step: Step, new: NewPin) -> CheckpointPin:
+@router.post("/runs/{run}/checkpoints/{step}:pin", dependencies=[SUBMITTERS])
+def pin(visit: VisitDep, known: KnownRun, step: Step, new: NewPin) -> CheckpointPin:
     """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes nothing."""
     folder = _mine(visit, known, step)
     name = pins.folder_name(step)
@@ -89,8 +89,8 @@ def pin(visit: VisitDep, known: KnownTrial, step: Step, new: NewPin) -> Checkpoi
     return CheckpointPin(step=step, reason=kept)
 
 
-@router.post("/trials/{trial}/checkpoints/{step}:unpin", dependencies=[SUBMITTERS])
-def unpin(visit: VisitDep, known: KnownTrial, step: Step) -> CheckpointPin:
+@router.post("/runs/{run}/checkpoints/{step}:unpin", dependencies=[SUBMITTERS])
+def unpin(visit: VisitDep, known: KnownRun, step: Step) -> CheckpointPin:
     """Let the run's rules decide about a checkpoint again. It goes with the next commit, if so."""
     folder = _mine(visit, known, step)
     try:
@@ -102,9 +102,9 @@ def unpin(visit: VisitDep, known: KnownTrial, step: Step) -> CheckpointPin:
     return CheckpointPin(step=step, reason=None)
 
 
-def _mine(visit: Visit, trial: tables.Trial, step: int) -> Folder:
+def _mine(visit: Visit, run: tables.Run, step: int) -> Folder:
     """The run's folder, if the caller may change what stays there and the checkpoint is known."""
-    experiment = visit.session.get_one(tables.Experiment, trial.experiment)
+    experiment = visit.session.get_one(tables.Experiment, run.experiment)
     project = visit.session.get(tables.Project, experiment.project)
     action: Action = "stop-own" if experiment.user == visit.caller.name else "stop-any"
     if not may(visit.caller, action, project, at=visit.at):
@@ -112,22 +112,20 @@ def _mine(visit: Visit, trial: tables.Trial, step: int) -> Folder:
             f"{experiment.user} started it, and only {experiment.user} or an admin pins its "
             "checkpoints",
         )
-    if step not in _steps(visit.session, trial, step):
-        raise not_found("checkpoint", str(step), f"See /v1/trials/{trial.id}/checkpoints")
-    return _folder(visit.session, trial)
+    if step not in _steps(visit.session, run, step):
+        raise not_found("checkpoint", str(step), f"See /v1/runs/{run.id}/checkpoints")
+    return _folder(visit.session, run)
 
 
-def _steps(session: Session, trial: tables.Trial, step: int | None = None) -> list[int]:
+def _steps(session: Session, run: tables.Run, step: int | None = None) -> list[int]:
     c = tables.Checkpoint
-    there = select(c.step).where(
-        col(c.trial) == trial.id, col(c.state) == CheckpointState.COMPLETED
-    )
+    there = select(c.step).where(col(c.run) == run.id, col(c.state) == CheckpointState.COMPLETED)
     return list(session.exec(there if step is None else there.where(col(c.step) == step)))
 
 
-def _folder(session: Session, trial: tables.Trial) -> Folder:
+def _folder(session: Session, run: tables.Run) -> Folder:
     try:
-        found = place(folder_of(session, trial))
+        found = place(folder_of(session, run))
     except ValueError:
         raise _out_of_reach() from None
     if not isinstance(found, Folder):

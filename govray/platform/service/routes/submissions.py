@@ -168,15 +168,15 @@ class ExperimentCheck(Answer):
     pool: str
     priority: int
     workers: int = Field(description="Of one run; of an elastic one the most.")
-    slots: int = Field(description="Workers at once, of all trials together.")
+    slots: int = Field(description="Workers at once, of all runs together.")
     gpus: float = Field(description="Devices at once.")
-    trials: int = Field(description="1 without a search.")
+    runs: int = Field(description="1 without a search.")
     steps: str | None = Field(
         default=None,
-        description="Of all trials together, if none ends early; null: the run ends with its data.",
+        description="Of all runs together, if none ends early; null: the run ends with its data.",
     )
-    rows_per_step: float = Field(description="Of one trial, one route stream a profile.")
-    tokens: str | None = Field(default=None, description="Of all trials together; null for images.")
+    rows_per_step: float = Field(description="Of one run, one route stream a profile.")
+    tokens: str | None = Field(default=None, description="Of all runs together; null for images.")
     worker_hours: float | None = Field(default=None, description="null: not known.")
     policy_place: str = Field(description="Where the file says that the policy lies.")
     policy: PolicyKnown | None = Field(
@@ -315,12 +315,13 @@ def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
     unknown = list(facts.unknown)
     if known is None:
         unknown.append("the policy: no run of this name is indexed that read it at this place")
-    same = ("kind", "name", "workers", "slots", "gpus", "trials", "rows_per_step")
+    same = ("kind", "name", "workers", "slots", "gpus", "rows_per_step")
     return ExperimentCheck(
         **{each: getattr(facts, each) for each in same},
         project=ready.project,
         pool=ready.pool,
         priority=ready.priority,
+        runs=facts.trials,
         steps=None if facts.steps is None else str(facts.steps),
         tokens=None if facts.tokens is None else str(facts.tokens),
         policy_place=facts.policy,

@@ -52,7 +52,7 @@ def of_runs(caller: Caller, run: Any, action: Action = "view") -> ColumnElement[
         return true()
     if not caller.bound:
         return false()
-    e, t = tables.Experiment, tables.Trial
+    e, t = tables.Experiment, tables.Run
     named = (
         select(col(t.id))
         .join(e, col(e.id) == col(t.experiment))

@@ -17,13 +17,13 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.visible.readers import reads_runs
-from govray.platform.service.visible.visible_runs import find_trial
+from govray.platform.service.visible.visible_runs import find_run
 
 RECHECK_SECONDS = 10.0
 
 
-async def turns(request: Request, trial: str, seconds: float) -> AsyncIterator[None]:
-    """A turn for each look that a stream of a trial may take, for so long at most. None follows
+async def turns(request: Request, run: str, seconds: float) -> AsyncIterator[None]:
+    """A turn for each look that a stream of a run may take, for so long at most. None follows
     where the reader is gone or may no longer read, or where all streams are to end."""
     until, due = time.monotonic() + seconds, time.monotonic() + RECHECK_SECONDS
     while time.monotonic() < until:
@@ -31,15 +31,15 @@ async def turns(request: Request, trial: str, seconds: float) -> AsyncIterator[N
             return
         if time.monotonic() >= due:
             due = time.monotonic() + RECHECK_SECONDS
-            if not await _still_reads(request, trial):
+            if not await _still_reads(request, run):
                 return
         yield
 
 
-async def _still_reads(request: Request, trial: str) -> bool:
+async def _still_reads(request: Request, run: str) -> bool:
     def reads(caller: Caller) -> bool:
         with Session(request.app.state.engine) as session:
-            find_trial(session, caller, trial)
+            find_run(session, caller, run)
         return reads_runs(caller) and caller.has("read")
 
     try:

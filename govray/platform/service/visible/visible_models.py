@@ -19,7 +19,7 @@ from govray.platform.service.identity.caller import Caller
 from govray.platform.service.visible.lookup import SEE_MODELS, Finder, absent
 from govray.platform.service.visible.reach import everywhere, is_staff, is_within, of_runs, within
 from govray.platform.service.visible.visible_corpora import corpora_of, supplied
-from govray.platform.service.visible.visible_runs import trials
+from govray.platform.service.visible.visible_runs import runs
 from govray.platform.store import lineage, tables
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.semantic_version import parse_version
@@ -41,8 +41,8 @@ def reads_entries(session: Session, caller: Caller, run: str) -> bool:
     """Whether the caller may read a ledger's entries: they name all corpora of a step."""
     if is_staff(caller) or not caller.bound:
         return is_staff(caller)
-    t, a = tables.Trial, tables.Attestation
-    own = select(col(t.id)).where(col(t.id) == run, trials(caller))
+    t, a = tables.Run, tables.Attestation
+    own = select(col(t.id)).where(col(t.id) == run, runs(caller))
     attested = select(col(a.run)).where(col(a.run) == run, within(caller))
     return session.execute(own.union_all(attested).limit(1)).first() is not None
 

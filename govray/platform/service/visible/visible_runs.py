@@ -1,4 +1,4 @@
-"""What a caller may read of experiments, trials, submissions, and what was done to them."""
+"""What a caller may read of experiments, runs, submissions, and what was done to them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def experiments(caller: Caller) -> ColumnElement[bool]:
     return in_projects(caller, tables.Experiment.project)
 
 
-def trials(caller: Caller) -> ColumnElement[bool]:
-    """Condition on `Trial`: those of `experiments`."""
-    return of_runs(caller, tables.Trial.id, "view")
+def runs(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Run`: those of `experiments`."""
+    return of_runs(caller, tables.Run.id, "view")
 
 
 def submissions(caller: Caller) -> ColumnElement[bool]:
@@ -66,5 +66,5 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
 
 _SEE = "See the list of {}s".format
 find_experiment = Finder("experiment", tables.Experiment, "id", experiments, _SEE("experiment"))
-find_trial = Finder("trial", tables.Trial, "id", trials, _SEE("trial"))
+find_run = Finder("run", tables.Run, "id", runs, _SEE("run"))
 find_submission = Finder("submission", tables.Submission, "id", submissions, _SEE("submission"))

@@ -205,7 +205,7 @@ def test_whom_a_client_claims_to_speak_for_is_believed_of_a_proxy_only(
     with listening(app, proxies) as (host, port):
         statuses = [
             httpx.get(
-                f"http://{host}:{port}/v1/trials",
+                f"http://{host}:{port}/v1/runs",
                 headers={"X-Forwarded-For": f"192.0.2.{n}", "Authorization": "Bearer guess"},
                 timeout=30,
             ).status_code

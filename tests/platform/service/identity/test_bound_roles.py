@@ -29,13 +29,13 @@ from tests.support.places import BY, GRANTS, READS, RUNS, Places, placed
 PAGE = {"accept": "text/html"}
 RUN_ADDRESSES = (
     "/v1/experiments/e-{}",
-    "/v1/trials/run-{}",
-    "/v1/trials/run-{}/metrics",
-    "/v1/trials/run-{}/metrics/stream",
-    "/v1/trials/run-{}/decisions",
-    "/v1/trials/run-{}/checkpoints",
+    "/v1/runs/run-{}",
+    "/v1/runs/run-{}/metrics",
+    "/v1/runs/run-{}/metrics/stream",
+    "/v1/runs/run-{}/decisions",
+    "/v1/runs/run-{}/checkpoints",
     "/experiments/e-{}",
-    "/trials/run-{}",
+    "/runs/run-{}",
 )
 MODEL_ADDRESSES = (
     "/v1/models/{}",
@@ -113,7 +113,7 @@ def test_without_the_condition_on_projects_elsewhere_is_read(
     for module in (reach, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
-    for address in ("/v1/experiments", "/v1/trials", "/v1/attestations", "/v1/submissions"):
+    for address in ("/v1/experiments", "/v1/runs", "/v1/attestations", "/v1/submissions"):
         assert any(address in each for each in found), address
 
 
@@ -133,7 +133,7 @@ def test_listings_have_what_the_caller_reads_and_no_more(held: Places, kind: str
 
     public = {held.library.digest("narrow")}
     assert listed("/experiments", "id") == {f"e-{each}" for each in runs}
-    assert listed("/trials", "id") == {f"run-{each}" for each in runs}
+    assert listed("/runs", "id") == {f"run-{each}" for each in runs}
     assert listed("/submissions", "project") == projects
     assert listed("/attestations", "digest") == public | {held.library.digest(m) for m in reads}
     assert listed("/models", "name") == reads | {"narrow"}
@@ -190,9 +190,9 @@ def test_a_role_ends_at_its_time_at_once(held: Places) -> None:
     client = service.client("bound-auditor")
     try:
         service.clock[0] = NOW + timedelta(days=1, seconds=-1)
-        assert client.get("/v1/trials/run-first").status_code == 200
+        assert client.get("/v1/runs/run-first").status_code == 200
         service.clock[0] = NOW + timedelta(days=1)
-        assert client.get("/v1/trials/run-first").status_code == 403
+        assert client.get("/v1/runs/run-first").status_code == 403
     finally:
         service.clock[0] = NOW
 
@@ -208,12 +208,12 @@ def test_a_role_that_is_taken_away_ends_within_what_is_remembered(held: Places) 
             id_ = role_bindings.bind(session, grant, by=BY).id
             session.commit()
         service.clock[0] = NOW + timedelta(seconds=10)
-        assert client.get("/v1/trials/run-first").status_code == 200
+        assert client.get("/v1/runs/run-first").status_code == 200
         with Session(service.engine) as session:
             role_bindings.unbind(session, id_, by=BY)
             session.commit()
         service.clock[0] += timedelta(seconds=access.REMEMBERED)
-        assert client.get("/v1/trials/run-first").status_code == 403
+        assert client.get("/v1/runs/run-first").status_code == 403
     finally:
         service.clock[0] = NOW
 

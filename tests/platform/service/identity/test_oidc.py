@@ -117,7 +117,7 @@ def served(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
-def status(served: Service, token: str, path: str = "/v1/trials") -> int:
+def status(served: Service, token: str, path: str = "/v1/runs") -> int:
     return served.client("public", Authorization=f"Bearer {token}").get(path).status_code
 
 
@@ -136,7 +136,7 @@ def test_roles_come_from_the_claim(served: Service, provider: Provider) -> None:
     supplier = provider.token(groups=["suppliers"], supplier="acme")
     assert status(served, engineer, "/v1/audit") == 403
     assert status(served, auditor, "/v1/audit") == 200
-    assert status(served, supplier, "/v1/trials") == 403
+    assert status(served, supplier, "/v1/runs") == 403
     caller = Oidc(settings(provider.url)).verify(supplier).caller
     assert (caller.name, caller.role, caller.supplier) == ("oidc:ada", "supplier", "acme")
 

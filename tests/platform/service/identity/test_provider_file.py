@@ -32,12 +32,12 @@ def test_the_documented_file_starts_a_service_that_accepts_the_provider(
         def status(path: str, token: str) -> int:
             return client.get(path, headers={"Authorization": f"Bearer {token}"}).status_code
 
-        assert status("/v1/trials", provider.token("ml-engineers")) == 200
+        assert status("/v1/runs", provider.token("ml-engineers")) == 200
         assert status("/v1/audit", provider.token("ml-engineers")) == 403
         assert status("/v1/audit", provider.token("compliance")) == 200
         assert status("/v1/corpora", provider.token("suppliers", supplier="acme")) == 200
-        assert status("/v1/trials", provider.token("others")) == 401
-        assert status("/v1/trials", provider.token("ml-engineers", iss=EXAMPLE)) == 401
+        assert status("/v1/runs", provider.token("others")) == 401
+        assert status("/v1/runs", provider.token("ml-engineers", iss=EXAMPLE)) == 401
 
 
 @pytest.mark.parametrize(

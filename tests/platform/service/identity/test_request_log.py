@@ -41,7 +41,7 @@ def test_every_answer_has_an_id_of_its_own_or_the_callers(service: Service) -> N
     client = service.client("engineer")
     first, second = (client.get("/v1/live").headers["x-request-id"] for _ in range(2))
     assert first != second
-    for path in ("/v1/trials", "/v1/none", "/v1/trials?nonsense=1", "/", "/static/none"):
+    for path in ("/v1/runs", "/v1/none", "/v1/runs?nonsense=1", "/", "/static/none"):
         answer = client.get(path, headers={"X-Request-Id": "trace-1.a_b"})
         assert answer.headers["x-request-id"] == "trace-1.a_b", path
         assert answer.headers.get_list("x-request-id") == ["trace-1.a_b"]
@@ -51,13 +51,13 @@ def test_a_line_has_the_request_and_nothing_that_was_asked_for(
     service: Service, logged: io.StringIO
 ) -> None:
     client = service.client("engineer")
-    client.get("/v1/trials/private-run/decisions?cursor=sought", headers={"X-Request-Id": "mine"})
+    client.get("/v1/runs/private-run/decisions?cursor=sought", headers={"X-Request-Id": "mine"})
     client.post("/v1/records:search", json={"text": "a secret sentence"})
     found = [each for each in lines(logged) if each["logger"] == "govray.platform.service.requests"]
     first, second = found
     assert first["request"] == "mine"
     assert (first["method"], first["status"]) == ("GET", 404)
-    assert first["route"] == "/v1/trials/{trial}/decisions"
+    assert first["route"] == "/v1/runs/{run}/decisions"
     assert first["run"] == "private-run"
     assert first["level"] == "info"
     assert first["time"].endswith("+00:00")

@@ -18,7 +18,7 @@ from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.states import TrialState
+from govray.platform.store.states import RunState
 from govray.platform.store.tables import User
 from tests.support.people import NOW, Service, begin_session, serve
 from tests.support.runs import add_runs
@@ -97,16 +97,16 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
             watched.clock[0] += timedelta(seconds=REMEMBERED)
         going = polls < POLLS
         if address.startswith("metrics"):
-            return TrialState.ACTIVE if going else TrialState.CANCELED, []
+            return RunState.ACTIVE if going else RunState.CANCELED, []
         return going, None
 
     for module in (live_metrics, logs):
         monkeypatch.setattr(module, "_poll", poll)
         monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(stream_reader, "RECHECK_SECONDS", 0.0 if defended else 600.0)
-    answer = reading.client.get(f"/v1/trials/going/{address}")
+    answer = reading.client.get(f"/v1/runs/going/{address}")
     assert answer.status_code == 200
-    # With the defence off the stream goes on to the trial's own end.
+    # With the defence off the stream goes on to the run's own end.
     assert (polls, "event: end" in answer.text) == ((3, False) if defended else (POLLS, True))
     assert watched.app.state.streams.open == 0
-    assert reading.client.get(f"/v1/trials/going/{address}").status_code in (401, 403)
+    assert reading.client.get(f"/v1/runs/going/{address}").status_code in (401, 403)

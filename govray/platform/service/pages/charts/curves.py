@@ -1,7 +1,7 @@
 """Curves of runs: what they measured, thinned to what a page draws, and the same in words.
 
 A page reads the resolutions that it draws: of a whole line the coarsest, of a part of the run finer
-ones (`govray.platform.indexing.trial_rows`). No more numbers stay in memory than are drawn.
+ones (`govray.platform.indexing.run_rows`). No more numbers stay in memory than are drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastapi import Depends, Query
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.platform.store.tables import Metric, Trial
+from govray.platform.store.tables import Metric, Run
 
 _STEP = "^[0-9]{0,9}$"
 _WEIGHT = r"^(0(\.[0-9]{1,4})?)?$"
@@ -160,7 +160,7 @@ Lines = Mapping[tuple[str, str], DrawnLine]
 
 
 def lines_of(
-    session: Session, trial: str, *, first: int | None = None, last: int | None = None
+    session: Session, run: str, *, first: int | None = None, last: int | None = None
 ) -> Lines:
     """(Name, group) → the numbers of the attempts that count; at most `MOST_POINTS` are drawn.
 
@@ -168,32 +168,32 @@ def lines_of(
         first, last: The steps to read, both included; None: from the first, or up to the last.
     """
     places = col(Metric.group), col(Metric.name)
-    found = _lines(session, [trial], places, (), first, last)
+    found = _lines(session, [run], places, (), first, last)
     return {(name, group): line for (group, name), line in found}
 
 
 def line_of_each(
     session: Session,
-    trials: Collection[str],
+    runs: Collection[str],
     group: str,
     name: str,
     *,
     first: int | None = None,
     last: int | None = None,
 ) -> dict[str, DrawnLine]:
-    """Trial → its numbers of one name and group, of those that have any. One query.
+    """Run → its numbers of one name and group, of those that have any. One query.
 
     Args:
         first, last: As `lines_of` has them.
     """
     named = col(Metric.group) == group, col(Metric.name) == name
-    found = _lines(session, trials, (col(Metric.trial),), named, first, last)
-    return {trial: line for (trial,), line in found}
+    found = _lines(session, runs, (col(Metric.run),), named, first, last)
+    return {run: line for (run,), line in found}
 
 
-def _finest(session: Session, trials: Collection[str], first: int | None, last: int | None) -> int:
+def _finest(session: Session, runs: Collection[str], first: int | None, last: int | None) -> int:
     """The finest resolution that a part of a run is drawn from: one more for each halving."""
-    steps = session.scalar(select(func.max(col(Trial.step))).where(col(Trial.id).in_(trials))) or 0
+    steps = session.scalar(select(func.max(col(Run.step))).where(col(Run.id).in_(runs))) or 0
     begin, end = first or 0, steps if last is None else min(last, steps)
     part = max(end - begin, 0) + 1
     return max(0, math.ceil(math.log2(max(steps, 1) / part)))
@@ -201,7 +201,7 @@ def _finest(session: Session, trials: Collection[str], first: int | None, last: 
 
 def _lines(
     session: Session,
-    trials: Collection[str],
+    runs: Collection[str],
     places: Sequence[Any],
     named: Sequence[Any],
     first: int | None,
@@ -210,20 +210,16 @@ def _lines(
     """The lines that have finite numbers, with what tells one from the next.
 
     Args:
-        trials: Whose.
+        runs: Whose.
         places: The columns that tell one line from the next.
         named: What besides says which lines.
     """
-    # An IN of one trial would keep the index from giving the order.
-    whose = (
-        col(Metric.trial) == next(iter(trials))
-        if len(trials) == 1
-        else col(Metric.trial).in_(trials)
-    )
+    # An IN of one run would keep the index from giving the order.
+    whose = col(Metric.run) == next(iter(runs)) if len(runs) == 1 else col(Metric.run).in_(runs)
     where = [whose, *named, col(Metric.archived).is_(False)]
     where += [] if first is None else [col(Metric.step) >= first]
     where += [] if last is None else [col(Metric.step) <= last]
-    resolution, finest = col(Metric.resolution), _finest(session, trials, first, last)
+    resolution, finest = col(Metric.resolution), _finest(session, runs, first, last)
     finer = select(*places).where(*where, resolution == finest + 1).distinct()
     more = {tuple(row) for row in session.execute(finer)}
     numbers = select(*places, col(Metric.step), col(Metric.value)).where(*where)
@@ -247,12 +243,12 @@ def _drawn(measured: Iterator[Point], finer: bool) -> DrawnLine | None:
     return DrawnLine(next(steps), points, finer) if points else None
 
 
-def names_of(session: Session, trials: Collection[str]) -> list[tuple[str, str]]:
-    """(Group, name) of everything that any of the trials measured, sorted. One query."""
+def names_of(session: Session, runs: Collection[str]) -> list[tuple[str, str]]:
+    """(Group, name) of everything that any of the runs measured, sorted. One query."""
     rows = session.execute(
         select(col(Metric.group), col(Metric.name))
         .where(
-            col(Metric.trial).in_(trials),
+            col(Metric.run).in_(runs),
             col(Metric.archived).is_(False),
             col(Metric.resolution) == 0,
         )

@@ -1,4 +1,4 @@
-"""What the page of a search draws of its trials."""
+"""What the page of a search draws of its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select, tuple_
 from sqlmodel import Session, col
 
-from govray.platform.store.tables import Experiment, Metric, Trial
+from govray.platform.store.tables import Experiment, Metric, Run
 
 DECADES = 1.5
 """Numbers that span more have a logarithmic axis."""
@@ -19,8 +19,8 @@ LEFT, RIGHT, TOP, BOTTOM = 80.0, 620.0, 30.0, 300.0
 
 
 @dataclass(frozen=True)
-class PlottedTrial:
-    """A point. ``name`` is its trial's; ``kind`` its look: ``plain``, ``best`` or ``over``."""
+class PlottedRun:
+    """A point. ``name`` is its run's; ``kind`` its look: ``plain``, ``best`` or ``over``."""
 
     x: float
     y: float
@@ -40,11 +40,11 @@ class Mark:
 @dataclass(frozen=True)
 class ScatterPlot:
     """What the drawing needs. ``limit`` is the height of the limit's line, if it has one.
-    ``left_out`` counts trials without one of the two values."""
+    ``left_out`` counts runs without one of the two values."""
 
     x_name: str
     y_name: str
-    points: tuple[PlottedTrial, ...]
+    points: tuple[PlottedRun, ...]
     x_marks: tuple[Mark, ...]
     y_marks: tuple[Mark, ...]
     limit: Mark | None
@@ -52,8 +52,8 @@ class ScatterPlot:
 
 
 @dataclass(frozen=True)
-class TrialPoint:
-    """One trial before it is placed; either value may be missing."""
+class RunPoint:
+    """One run before it is placed; either value may be missing."""
 
     name: str
     x: object
@@ -63,14 +63,14 @@ class TrialPoint:
 def scatter(
     x_name: str,
     y_name: str,
-    trials: Sequence[TrialPoint],
+    runs: Sequence[RunPoint],
     *,
     best: str | None = None,
     limit: float | None = None,
 ) -> ScatterPlot | None:
-    """The drawing; None where fewer than two trials have both values. ``best``: the name of the
-    trial that is marked. ``limit``: a height with a line across; trials above it are marked too."""
-    placed = [each for each in trials if each.x is not None and each.y is not None]
+    """The drawing; None where fewer than two runs have both values. ``best``: the name of the
+    run that is marked. ``limit``: a height with a line across; runs above it are marked too."""
+    placed = [each for each in runs if each.x is not None and each.y is not None]
     if len(placed) < 2:
         return None
     heights: list[object] = [each.y for each in placed]
@@ -78,7 +78,7 @@ def scatter(
     # The limit takes part in the scale, so that its line lies within the drawing.
     y_marks, ys = axis([*heights, limit] if limit is not None else heights)
     points = tuple(
-        PlottedTrial(
+        PlottedRun(
             _across(x or 0.0),
             _up(y or 0.0),
             each.name,
@@ -97,14 +97,14 @@ def scatter(
         tuple(Mark(_across(share), text) for share, text in x_marks),
         tuple(Mark(_up(share), text) for share, text in y_marks),
         line,
-        len(trials) - len(placed),
+        len(runs) - len(placed),
     )
 
 
-def _kind(trial: TrialPoint, best: str | None, limit: float | None) -> str:
-    if limit is not None and trial.y is not None and trial.y > limit:
+def _kind(run: RunPoint, best: str | None, limit: float | None) -> str:
+    if limit is not None and run.y is not None and run.y > limit:
         return "over"
-    return "best" if trial.name == best else "plain"
+    return "best" if run.name == best else "plain"
 
 
 def _across(share: float) -> float:
@@ -146,7 +146,7 @@ def _scale(column: Sequence[float | None]) -> tuple[list[tuple[float, str]], lis
 
 _GROUP = "search"
 _MEMORIZATION = "memorization"
-"""How the index calls what a search's trials reported, and M among it."""
+"""How the index calls what a search's runs reported, and M among it."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +163,13 @@ class SearchPlots:
 
 
 def search_plots(
-    session: Session, experiment: Experiment, trials: Sequence[Trial], names: Sequence[str], x: str
+    session: Session, experiment: Experiment, runs: Sequence[Run], names: Sequence[str], x: str
 ) -> SearchPlots:
-    """The drawings of ``trials``. ``x``: the one to draw; the first of ``names`` if it is none of
+    """The drawings of ``runs``. ``x``: the one to draw; the first of ``names`` if it is none of
     them."""
-    objective = any(trial.objective is not None for trial in trials)
+    objective = any(run.objective is not None for run in runs)
     result = "objective" if objective else "loss"
-    values = {trial.id: _finite(getattr(trial, result)) for trial in trials}
+    values = {run.id: _finite(getattr(run, result)) for run in runs}
     known = {name: value for name, value in values.items() if value is not None}
     best = min(known, key=known.__getitem__) if known else None
     chosen = x if x in names else (names[0] if names else "")
@@ -183,12 +183,12 @@ def search_plots(
         against=scatter(
             chosen,
             result,
-            [TrialPoint(t.id, t.hyperparameters.get(chosen), values[t.id]) for t in trials],
+            [RunPoint(t.id, t.hyperparameters.get(chosen), values[t.id]) for t in runs],
             best=best,
         )
         if chosen
         else None,
-        memorization=_memorization(session, trials, str(search.get("metric", "loss")), limit),
+        memorization=_memorization(session, runs, str(search.get("metric", "loss")), limit),
         limit=limit,
     )
 
@@ -201,34 +201,34 @@ def _limit(search: Mapping[str, Any]) -> float | None:
 
 
 def _memorization(
-    session: Session, trials: Sequence[Trial], metric: str, limit: float | None
+    session: Session, runs: Sequence[Run], metric: str, limit: float | None
 ) -> ScatterPlot | None:
-    reported = _last(session, [trial.id for trial in trials], (metric, _MEMORIZATION))
+    reported = _last(session, [run.id for run in runs], (metric, _MEMORIZATION))
     points = [
-        TrialPoint(
-            trial.id,
-            reported.get((trial.id, metric), _finite(trial.loss)),
-            reported.get((trial.id, _MEMORIZATION)),
+        RunPoint(
+            run.id,
+            reported.get((run.id, metric), _finite(run.loss)),
+            reported.get((run.id, _MEMORIZATION)),
         )
-        for trial in trials
+        for run in runs
     ]
     return scatter(metric, "M", points, limit=limit)
 
 
 def _last(
-    session: Session, trials: Sequence[str], names: Sequence[str]
+    session: Session, runs: Sequence[str], names: Sequence[str]
 ) -> dict[tuple[str, str], float]:
-    """(Trial, name) → the last number that it reported to the search. One query."""
+    """(Run, name) → the last number that it reported to the search. One query."""
     m = Metric
     of = (
-        *(col(m.trial).in_(trials), col(m.group) == _GROUP, col(m.name).in_(names)),
+        *(col(m.run).in_(runs), col(m.group) == _GROUP, col(m.name).in_(names)),
         col(m.archived).is_(False),
     )
-    newest = select(col(m.trial), col(m.name), func.max(col(m.step))).where(*of)
-    newest = newest.group_by(col(m.trial), col(m.name))
-    place = tuple_(col(m.trial), col(m.name), col(m.step))
+    newest = select(col(m.run), col(m.name), func.max(col(m.step))).where(*of)
+    newest = newest.group_by(col(m.run), col(m.name))
+    place = tuple_(col(m.run), col(m.name), col(m.step))
     rows = session.execute(
-        select(col(m.trial), col(m.name), col(m.value)).where(*of, place.in_(newest))
+        select(col(m.run), col(m.name), col(m.value)).where(*of, place.in_(newest))
     )
     return {(row[0], row[1]): row[2] for row in rows if math.isfinite(row[2])}
 

@@ -1,4 +1,4 @@
-"""Metrics and decisions of one trial, into their tables."""
+"""Metrics and decisions of one run, into their tables."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class _Held(NamedTuple):
     resolution: int
 
 
-def supersede(session: Session, trial: str, began: Iterable[tuple[int, int]]) -> set[_Line]:
+def supersede(session: Session, run: str, began: Iterable[tuple[int, int]]) -> set[_Line]:
     """Archive what attempts that began superseded; returns the lines that have such numbers.
 
     Args:
@@ -178,7 +178,7 @@ def supersede(session: Session, trial: str, began: Iterable[tuple[int, int]]) ->
     others = min((each for each in began if first and each[1] != first[1]), default=None)
     for step, attempt in filter(None, (first, others)):
         here = (
-            col(m.trial) == trial, col(m.archived).is_(False), col(m.step) >= step,
+            col(m.run) == run, col(m.archived).is_(False), col(m.step) >= step,
             col(m.attempt) != attempt, col(m.group).not_in((MONITOR, SEARCH)),
         )  # fmt: skip
         rows = session.execute(select(col(m.group), col(m.name)).where(*here).distinct())
@@ -189,7 +189,7 @@ def supersede(session: Session, trial: str, began: Iterable[tuple[int, int]]) ->
 
 def put_numbers(
     session: Session,
-    trial: str,
+    run: str,
     numbers: Sequence[MetricValue],
     lines: dict[str, int],
     touched: Collection[_Line] = (),
@@ -203,7 +203,7 @@ def put_numbers(
 
     Args:
         session: The caller commits.
-        trial: Its id.
+        run: Its id.
         numbers: At any places, each once.
         lines: How often each line is halved so far, by its name; it is brought up to date.
         touched: Lines whose rows were archived meanwhile.
@@ -215,12 +215,12 @@ def put_numbers(
             held = _Held(number.value, number.archived, number.at, 0)
             new.setdefault(place[:2], {})[place] = held
     for line, rows in new.items():
-        _put_line(session, trial, line, rows, lines, whole=line in touched)
+        _put_line(session, run, line, rows, lines, whole=line in touched)
 
 
 def _put_line(
     session: Session,
-    trial: str,
+    run: str,
     line: _Line,
     rows: Mapping[_Place, _Held],
     lines: dict[str, int],
@@ -230,7 +230,7 @@ def _put_line(
     m = tables.Metric
     key = canonical_json.encode([*line]).decode()
     halved = lines.get(key, 0)
-    of_line = (col(m.trial) == trial, col(m.group) == line[0], col(m.name) == line[1])
+    of_line = (col(m.run) == run, col(m.group) == line[0], col(m.name) == line[1])
     counting = (*of_line, col(m.archived).is_(False))
     newest = session.scalar(select(func.max(col(m.step))).where(*counting))
     begin = 0 if newest is None or whole else newest >> (halved + 1) << (halved + 1)
@@ -257,7 +257,7 @@ def _put_line(
     for (_, place), resolution in zip(drawn, found.tolist(), strict=True):
         if put[place].resolution != resolution:
             put[place] = put[place]._replace(resolution=resolution)
-    _write(session, trial, held, put)
+    _write(session, run, held, put)
     while begin and _halve(session, of_line, halved):
         halved += 1
     lines.pop(key, None)
@@ -302,11 +302,11 @@ def _held(session: Session, *where: Any) -> dict[_Place, _Held]:
 
 
 def _write(
-    session: Session, trial: str, held: Mapping[_Place, _Held], put: Mapping[_Place, _Held]
+    session: Session, run: str, held: Mapping[_Place, _Held], put: Mapping[_Place, _Held]
 ) -> None:
     m = tables.Metric
     new = [
-        {"trial": trial, **place._asdict(), **row._asdict()}
+        {"run": run, **place._asdict(), **row._asdict()}
         for place, row in put.items()
         if place not in held
     ]
@@ -321,20 +321,20 @@ def _write(
         places = [getattr(m, name) == bindparam(f"of_{name}") for name in _Place._fields]
         session.connection().execute(
             update(m)
-            .where(col(m.trial) == trial, *places)
+            .where(col(m.run) == run, *places)
             .values({name: bindparam(name) for name in _Held._fields}),
             other,
         )
 
 
-def best(session: Session, trial: str, metric: str, goal: str) -> float | None:
+def best(session: Session, run: str, metric: str, goal: str) -> float | None:
     """The best value of a metric that counts: ``validation/loss``, or ``f1`` of the loop's own."""
     m = tables.Metric
     group, _, name = metric.rpartition("/")
     reach = func.min(col(m.value)) if goal == "min" else func.max(col(m.value))
     found: float | None = session.scalar(
         select(reach).where(
-            col(m.trial) == trial, col(m.group) == (group or "training"), col(m.name) == name,
+            col(m.run) == run, col(m.group) == (group or "training"), col(m.name) == name,
             col(m.archived).is_(False),
         )
     )  # fmt: skip
@@ -342,16 +342,16 @@ def best(session: Session, trial: str, metric: str, goal: str) -> float | None:
 
 
 def put_decisions(
-    session: Session, trial: str, source: str, made: Sequence[Decided], *, after: int = 0
+    session: Session, run: str, source: str, made: Sequence[Decided], *, after: int = 0
 ) -> None:
     """Put the decisions of one source in the place of those from number ``after`` on."""
     number = col(tables.Decision.number)
     of_source = (col(tables.Decision.source) == source, number >= after)
     session.connection().execute(
-        delete(tables.Decision).where(col(tables.Decision.trial) == trial, *of_source)
+        delete(tables.Decision).where(col(tables.Decision.run) == run, *of_source)
     )
     rows = [
-        {"trial": trial, "source": source, "number": number, **asdict(each)}
+        {"run": run, "source": source, "number": number, **asdict(each)}
         for number, each in enumerate(made, after)
     ]
     if rows:
