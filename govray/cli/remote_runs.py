@@ -73,11 +73,16 @@ def ls(
 @app.command("show")
 def show(run: RunId) -> None:
     """Show the state of a run, its settings, and what was decided during it."""
-    runs = service().runs
-    found, decided = runs.get(run), list(runs.decisions(run))
-    report({**found.model_dump(by_alias=True), "decisions": decided})
+    client = service()
+    found, decided = client.runs.get(run), list(client.runs.decisions(run))
+    of = client.experiments.get_indexed(found.experiment)
+    said = {name: of[name] for name in ("project", "description", "notes") if of.get(name)}
+    report({**found.model_dump(by_alias=True), **said, "decisions": decided})
     line(f"{found.id}  {found.state}")
     field("step", f"{found.step} of {found.max_steps}")
+    for name, value in said.items():
+        for text in value.splitlines():
+            field(name, text)
     for name in ("experiment", "policy", "loss", "objective", "attempts", "started", "finished"):
         if (value := getattr(found, name)) is not None:
             field(name, value)

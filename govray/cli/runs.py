@@ -31,6 +31,7 @@ Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a li
 ASKED = ("metrics", "compare", "download")
 """Verbs that ask a service always: no folder answers them."""
 
+_SAID = ("description", "labels", "notes")
 _DEFAULT = Path("runs")
 _POLL_S = 0.2
 _TAIL_BYTES = 1 << 16
@@ -92,8 +93,14 @@ def show(run: Run) -> None:
         told["submission"] = record.submission.to_json()
     if record.code_archive:
         told["archive"] = record.code_archive
+    file = record.experiment
+    said = {name: getattr(file, name) for name in _SAID if file and getattr(file, name)}
+    told |= said
     report({**_to_json(found), **told, "events": [event.to_json() for event in log]})
     line(f"{found.folder.name}  {found.state}")
+    for name, value in said.items():
+        for text in value.splitlines() if isinstance(value, str) else [", ".join(value)]:
+            field(name, text)
     if record.submission:
         field("who", record.submission)
     if record.code_archive:

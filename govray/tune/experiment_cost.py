@@ -46,6 +46,7 @@ class ExperimentCost:
         tokens: Of all trials together, likewise; None for rows that are no text, and where
             steps are.
         policy: Where the signed depth policy lies, as the file has it.
+        labels: Its tags, if its submitter gives none.
         own_code: Whether it names no code but govray's and torch's optimizers.
         pretrained: Whether it names weights to start from.
         unknown: What the file does not say, each in words.
@@ -62,8 +63,7 @@ class ExperimentCost:
     rows_per_step: float
     tokens: int | None
     policy: str
-    pool: str | None
-    priority: int | None
+    labels: tuple[str, ...]
     own_code: bool
     pretrained: bool
     unknown: tuple[str, ...]
@@ -123,8 +123,7 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
         rows_per_step=rows,
         tokens=round(steps * rows * experiment.context) if text and steps else None,
         policy=str(experiment.governance.policy),
-        pool=resources.pool,
-        priority=resources.priority,
+        labels=experiment.labels,
         own_code=found is None and _own_code(experiment),
         pretrained=experiment.pretrained is not None,
         unknown=tuple(unknown),

@@ -244,7 +244,8 @@ def _check_name(name: str) -> None:
 
 def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFile:
     """Read an experiment file with a ``search`` section, with overrides as `read_experiment`."""
-    return parse_search(read_overridden(path, overrides), where=str(path))
+    value, source = read_overridden(path, overrides)
+    return parse_search(value, where=str(path), source=source)
 
 
 def parse_search(value: Any, *, where: str, source: Source | None = None) -> SearchFile:

@@ -27,6 +27,7 @@ from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.tune.search_config import ExperimentFile
 from tests.support import object_server
 from tests.support.forked_workers import forked_commands
 from tests.support.object_server import Bucket
@@ -56,6 +57,11 @@ def commands(page: str) -> list[list[str]]:
 def test_verbs_options_modules_and_tests_that_pages_name_are_there() -> None:
     faults = [f"{page}: {fault}" for page in PAGES for fault in faults_of(page)]
     assert not faults, "\n".join(faults)
+
+
+def test_the_page_of_the_experiment_file_has_each_field_once() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/experiment-file.md").read_text(), re.M)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ExperimentFile.model_fields)
 
 
 def faults_of(page: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ from govray.platform.indexing.run_rows import (
 )
 from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
-from govray.platform.store.run_owners import copy_tags, settle
+from govray.platform.store.run_owners import first_tags, settle
 from govray.platform.store.states import (
     EXPERIMENT,
     RUN,
@@ -75,6 +75,7 @@ from govray.platform.store.states import (
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.train.inputs import run_listing as runs
+from govray.train.inputs.experiment_config import LONGEST_DESCRIPTION, LONGEST_NOTES
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import driving
@@ -378,7 +379,12 @@ def _experiment(
         return known
     given = record.experiment
     config = search.config if search else given.model_dump(mode="json") if given else record.config
+    said = {
+        name: text[:longest] if isinstance(text := config.get(name), str) else ""
+        for name, longest in (("description", LONGEST_DESCRIPTION), ("notes", LONGEST_NOTES))
+    }
     row = tables.Experiment(
+        **said,
         id=name,
         name=search.name if search else given.name if given else record.run_id,
         kind="search" if search else "run",
@@ -395,8 +401,8 @@ def _experiment(
         settle(row, owner)
     session.add(row)
     session.flush()
-    if owner is not None and settings.queue is None:
-        copy_tags(session, owner)
+    if settings.queue is None:
+        first_tags(session, row, owner)
     return row
 
 

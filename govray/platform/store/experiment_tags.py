@@ -16,13 +16,17 @@ MOST_TAGS = 20
 """Of one experiment."""
 
 
+def is_tag(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(TAG, value) is not None
+
+
 def check_tags(tags: Collection[str]) -> list[str]:
     """The tags, sorted, each once."""
     found = sorted(set(tags))
     if len(found) > MOST_TAGS:
         raise UsageError(f"{len(found)} tags are more than {MOST_TAGS}", where="tags")
     for each in found:
-        if not re.fullmatch(TAG, each):
+        if not is_tag(each):
             raise UsageError(
                 f"{each[:80]!r} is no tag: at most 64 letters, digits and . _ -", where="tags"
             )

@@ -28,7 +28,7 @@ from sqlmodel import Session
 from govray.errors import Refused
 from govray.platform.store import deletions, tables
 from govray.platform.store.database import begin_writing, connect, sqlite_file
-from govray.platform.store.run_owners import copy_tags, settle, submitted_runs
+from govray.platform.store.run_owners import first_tags, settle, submitted_runs
 
 KEPT = frozenset(
     {"account", "token", "audit", "model", "modelversion", "experimenttag"}
@@ -208,13 +208,13 @@ def _exchange(connection: Connection, schema: str) -> None:
 
 
 def _settle_owners(session: Session, before: set[str]) -> None:
-    """Give each run that was submitted to its submission's owner; a new one gets the tags too."""
+    """Give each run that was submitted to its submission's owner, and a new one its tags."""
     owners = submitted_runs(session)
     for experiment in session.scalars(select(tables.Experiment)):
         if (row := owners.get(experiment.id)) is not None:
             settle(experiment, row)
-            if experiment.id not in before:
-                copy_tags(session, row)
+        if experiment.id not in before:
+            first_tags(session, experiment, row)
 
 
 def _require_registered(connection: Connection, schema: str) -> None:

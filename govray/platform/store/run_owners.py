@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 
 from govray.governance.formats import canonical_json
 from govray.governance.submission.register_forms import Isolation, SubmissionFacts
-from govray.platform.store.experiment_tags import replace_tags
+from govray.platform.store.experiment_tags import MOST_TAGS, is_tag, replace_tags
 from govray.platform.store.tables import Experiment, Submission
 
 _LONGEST_ID = 64  # characters
@@ -73,7 +73,9 @@ def settle(experiment: Experiment, row: Submission) -> None:
         row.run = experiment.id
 
 
-def copy_tags(session: Session, row: Submission) -> None:
-    """Give a new experiment the tags of its submission; once. They are changed there alone from
-    then on. Not committed."""
-    replace_tags(session, run_name(row), row.tags)
+def first_tags(session: Session, experiment: Experiment, row: Submission | None) -> None:
+    """Give a new experiment the tags of its submission; of one that nobody submitted, the labels of
+    its file. Once: they are changed there alone from then on. Not committed."""
+    labels = experiment.config.get("labels")
+    said = [each for each in labels if is_tag(each)] if isinstance(labels, list) else []
+    replace_tags(session, experiment.id, said[:MOST_TAGS] if row is None else row.tags)

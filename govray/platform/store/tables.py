@@ -62,6 +62,8 @@ class ExperimentColumns(SQLModel):
     user: str = Field(index=True)
     storage: str
     config: Json = Field(sa_type=JSON)
+    description: str = Field(default="", description="One line about it, as its file has it.")
+    notes: str = Field(default="", description="Text about it, as its file has it.")
     started: str = Field(index=True)
     finished: str | None = None
     why: str | None = Field(default=None, description="Why it stopped, if it did not complete.")

@@ -243,10 +243,10 @@ def preparation_of(experiment: Experiment, **more: Any) -> Preparation:
 def read_data_of(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file for its data; the trials of a search share those of its experiment.
     ``overrides``: as for `read_experiment`."""
-    value = read_overridden(path, overrides)
+    value, source = read_overridden(path, overrides)
     if isinstance(value, dict):
         value = {name: each for name, each in value.items() if name != "search"}
-    return parse_experiment(value, where=str(path))
+    return parse_experiment(value, where=str(path), source=source)
 
 
 def prepare_experiment(

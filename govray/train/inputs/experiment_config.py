@@ -6,6 +6,7 @@ neither ray nor torch, so `govray schema` and `policy lint` work on the base ins
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from pydantic import (
     BaseModel,
     Field,
     ValidationError,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -32,7 +34,7 @@ from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference, is_outside
 from govray.governance.formats.row_schema import RowKind, RowSchema
-from govray.governance.formats.strict_yaml import Source
+from govray.governance.formats.strict_yaml import Source, read_yaml
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -64,12 +66,37 @@ from govray.train.experiment.sections import (
 from govray.train.experiment.sections import DiskPath as DiskPath
 from govray.train.experiment.sections import PlaceText as PlaceText
 
-SEEN_ONLY = frozenset({"log_policies", "profiling", "tensorboard", "tracking"})
+SEEN_ONLY = frozenset(
+    {"description", "labels", "log_policies", "notes", "profiling", "project"}
+    | {"tensorboard", "tracking"}
+)
 """Fields that say what people see of a run. They change nothing about it, so a run that goes on may
 have others."""
 
 APART: Any = {**dict.fromkeys(SEEN_ONLY, True), "resources": set(QUEUED)}
 """What may differ where a run resumes: what is only looked at, and when it starts."""
+
+MOST_LABELS = 20
+LONGEST_DESCRIPTION = 1000
+LONGEST_NOTES = 1 << 14
+"""Characters."""
+
+_WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+def _check_word(value: str) -> str:
+    if not re.fullmatch(_WORD, value):
+        raise ValueError(
+            f"{value[:80]!r} is none: give 1 to 64 letters, digits and . _ -, of which a letter or "
+            "digit comes first"
+        )
+    return value
+
+
+Word = Annotated[
+    str, AfterValidator(_check_word), WithJsonSchema({"type": "string", "pattern": _WORD})
+]
+"""A name or a label."""
 
 Reader = Literal["worker", "ray_data"]
 """Who reads the rows that a worker trains on."""
@@ -201,7 +228,21 @@ class Governance(Section):
 class Experiment(Section):
     """One governed training run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Word
+    project: Word | None = Field(
+        None,
+        description="the project of a submitted run, if its submitter names none; a run by hand is "
+        "in none",
+    )
+    description: Annotated[str, Field(max_length=LONGEST_DESCRIPTION)] = Field(
+        "", description="one line about it, shown and found beside its name"
+    )
+    notes: Annotated[str, Field(max_length=LONGEST_NOTES)] = Field(
+        "", description="text for those who look at it later"
+    )
+    labels: Annotated[tuple[Word, ...], Field(max_length=MOST_LABELS)] = Field(
+        (), description="words to find it by: the tags of a run whose submitter gives none"
+    )
     entrypoint: str = Field(
         "govray.engine.gpt:GPT",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
@@ -309,6 +350,20 @@ class Experiment(Section):
     attestation_key_password_file: DiskPath | None = Field(
         None, description="file whose first line is the password of an encrypted key"
     )
+
+    @field_validator("description")
+    @classmethod
+    def _is_a_line(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("a description is one line; write the rest into notes")
+        return value
+
+    @field_validator("notes")
+    @classmethod
+    def _is_text(cls, value: str) -> str:
+        if not value.replace("\n", "").replace("\t", "").isprintable():
+            raise ValueError("notes are lines of text, without control characters")
+        return value
 
     @field_validator("attestation_key")
     @classmethod
@@ -428,20 +483,25 @@ class Experiment(Section):
 def read_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read and validate an experiment file.
     ``overrides``: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them."""
-    return parse_experiment(read_overridden(path, overrides), where=str(path))
+    value, source = read_overridden(path, overrides)
+    return parse_experiment(value, where=str(path), source=source)
 
 
-def read_overridden(path: str | Path, overrides: Sequence[str]) -> Any:
-    """As `read_yaml`, with the overrides."""
-    value = read_yaml(path)
-    return overridden(value, overrides) if overrides and isinstance(value, dict) else value
+def read_overridden(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Any, Source | None]:
+    """What a file holds, with the overrides and not yet validated, and where its fields stand.
+    With overrides it is no file's any more. Raises as `read_experiment`."""
+    text = _text(path)
+    # As the queue reads it: a file that means one thing there does not mean another here.
+    value = read_mapping(text, name=str(path))
+    if overrides:
+        return overridden(value, overrides), None
+    return value, read_yaml(text, name=str(path))
 
 
-def read_yaml(path: str | Path) -> Any:
-    """The value that an experiment file holds, not yet validated; raises as `read_experiment`."""
+def _text(path: str | Path) -> str:
     path = Path(path)
     try:
-        text = check_path(path).read_text("utf-8")
+        return check_path(path).read_text("utf-8")
     except FileNotFoundError:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
@@ -458,8 +518,6 @@ def read_yaml(path: str | Path) -> Any:
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
-    # As the queue reads it: a file that means one thing there does not mean another here.
-    return read_mapping(text, name=str(path))
 
 
 def parse_experiment(

@@ -52,6 +52,8 @@ def fill(service: Service, how_many: int = HOW_MANY) -> None:
             "user": f"user-{n % 3}",
             "storage": "runs",
             "config": {},
+            "description": f"try {n} {HOSTILE if n == 1 else ''}",
+            "notes": HOSTILE,
             "started": "2026-11-20T08:00:00Z",
         }
         for n in range((how_many + 1) // 2)
@@ -144,6 +146,7 @@ def test_every_filter_leaves_what_it_says(service: Service) -> None:
     # A wildcard of SQL is a letter like others.
     assert runs(named="100%_S") == {n for n in everything if n // 2 % 5 == 3}
     assert runs(named="0%s") == set()
+    assert runs(named="TRY 1 ") == {2, 3}  # of its description
     assert runs(named=RTL) == {n for n in everything if n // 2 % 5 == 2}
     assert runs(named="' OR 1=1 --") == set()
 
@@ -157,6 +160,9 @@ def test_what_is_asked_stays_in_the_address_and_hostile_text_is_text(service: Se
     assert len(sorting) == len(ORDERS)
     wanted = urlencode({"named": HOSTILE[:100]})
     assert all(wanted in each and "cursor" not in each for each in sorting)
+    said = client.get("/experiments/e-001").text
+    assert "try 1 " in said
+    assert "<img src=x" not in said
     assert 'aria-sort="ascending"' in page
     assert "order=down" in next(each for each in sorting if "sort=loss" in each)
 

@@ -93,6 +93,24 @@ def test_a_file_becomes_an_entry_of_the_queue(empty: Service) -> None:
     assert yaml.safe_load(submitted(empty, file=value)["config"]) == value
 
 
+def test_project_and_labels_of_a_file_count_where_the_submitter_says_nothing(
+    empty: Service,
+) -> None:
+    def kept(**body: Any) -> tuple[str, list[str], str]:
+        made = submitted(empty, **body)
+        return made["project"], made["tags"], made["id"]
+
+    file = f"{FILE}project: filed\nlabels: [b, a, b]\n"
+    project, tags, origin = kept(file=file)
+    assert (project, tags) == ("filed", ["a", "b"])
+    assert kept(file=file, project="asked", tags=["c"])[:2] == ("asked", ["c"])
+    # A fork is where its origin is, unless an override says otherwise.
+    moved = kept(file=file, project="asked")[2]
+    assert kept(forkOf=moved)[:2] == ("asked", ["a", "b"])
+    assert kept(forkOf=moved, set=["project=other", "labels=[z]"])[:2] == ("other", ["z"])
+    assert kept(forkOf=origin, project="mine")[0] == "mine"
+
+
 def test_a_search_holds_the_workers_of_all_trials_at_once(empty: Service) -> None:
     refused = send(empty, file=SEARCH)
     assert refused.status_code == 422

@@ -101,6 +101,21 @@ def test_without_the_check_of_the_place_anyone_gives_roles(
     assert bind(org, "lea", "lea", "admin", "", scope="organisation").status_code == 201
 
 
+def test_the_project_of_a_file_needs_the_right_that_the_option_needs(org: Service) -> None:
+    bind(org, "admin", "max", "engineer", "vision")
+
+    def sent(file: str, **asked: Any) -> tuple[int, str | None]:
+        answer = org.client("max").post("/v1/experiments", json={"file": file, **asked})
+        return answer.status_code, answer.json().get("project")
+
+    for name, status in (("vision", 201), ("speech", 404), ("default", 404)):
+        due = (status, name if status == 201 else None)
+        assert sent(f"{FILE}project: {name}\n") == sent(FILE, project=name) == due
+    # The option comes before the file, in either direction.
+    assert sent(f"{FILE}project: speech\n", project="vision") == (201, "vision")
+    assert sent(f"{FILE}project: vision\n", project="speech") == (404, None)
+
+
 def test_nobody_gives_what_lasts_longer_than_the_own(org: Service) -> None:
     assert bind(org, "admin", "eve", "admin", "vision", until=UNTIL).status_code == 201
     for until in (None, format_time(NOW + timedelta(days=31))):

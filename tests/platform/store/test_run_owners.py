@@ -114,6 +114,27 @@ def test_the_queue_says_whose_a_run_and_a_search_are(
     assert tags(store, f"tiny-{one}") == {f"tiny-{one}": ["mine"]}
 
 
+def test_what_a_file_says_is_shown_and_gives_nobody_a_project(
+    store: Engine, storage: Path, world: World
+) -> None:
+    said = {"description": "first try", "notes": "a\nb", "labels": ["b", "a"]}
+    begin_run(storage, "tiny-1", world, project="beta", **said)
+    id = put(store, "beta", "eve", tags=["week-47"])
+    begin_run(storage, f"tiny-{id}", world, submission=claim(id), project="alpha", **said)
+    index(store, storage, world)
+    assert owners(store) == {"tiny-1": ("alpha", "ada"), f"tiny-{id}": ("beta", "eve")}
+    # Labels are the tags of a run by hand; of a submitted one, what was submitted counts.
+    due = {"tiny-1": ["a", "b"], f"tiny-{id}": ["week-47"]}
+    assert tags(store, *due) == due
+    with Session(store) as session:
+        for row in session.exec(select(tables.Experiment)):
+            assert (row.description, row.notes) == ("first try", "a\nb")
+    begin_run(storage, "tiny-2", world, labels=["new"])
+    told = settings(world, queue=store)
+    rebuild(store, lambda made: index_storage(made, storage, told) and None)
+    assert tags(store, *due, "tiny-2") == {**due, "tiny-2": ["new"]}
+
+
 def test_a_rebuild_asks_the_queue_too(store: Engine, storage: Path, world: World) -> None:
     old, new = (put(store, "beta", "eve", tags=["wide"]) for _ in range(2))
     begun(storage, f"tiny-{old}", world)

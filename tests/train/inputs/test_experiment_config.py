@@ -48,6 +48,12 @@ def test_the_shipped_experiment_is_valid() -> None:
         ({"resources": {"num_workers": [1, 2, 3]}}, "a whole number from 1, or [least, most]"),
         ({"resources": {"num_workers": [1.5, 2]}}, "a whole number from 1, or [least, most]"),
         ({"resources": {"num_workers": True}}, "a whole number from 1, or [least, most]"),
+        ({"project": "a b"}, "project: 'a b' is none: give 1 to 64 letters, digits and . _ -"),
+        ({"labels": ["good", "-bad"]}, "labels.1: '-bad' is none: give 1 to 64 letters"),
+        ({"labels": [f"l{n}" for n in range(21)]}, "labels: "),
+        ({"description": "two\nlines"}, "description: a description is one line; write the rest"),
+        ({"description": "x" * 1001}, "description: "),
+        ({"notes": "a\x07bell"}, "notes: notes are lines of text"),
     ],
 )
 def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
@@ -78,6 +84,15 @@ def test_a_file_means_here_what_it_means_in_the_queue(
         read_experiment(file)
 
 
+def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
+    (file := tmp_path / "test.yaml").write_text(JOB.read_text() + "labels: [fine, no good]\n")
+    line = len(file.read_text().splitlines())
+    with pytest.raises(UsageError, match=rf"test\.yaml:{line}: .*'no good' is none"):
+        read_experiment(file)
+    with pytest.raises(UsageError, match=r"test\.yaml: .*'-' is none"):
+        read_experiment(file, ["labels=['-']"])  # no line of the file says so
+
+
 def experiment(folder: Path, **resources: Any) -> Experiment:
     value = Deployment(folder).experiment(resources={"num_workers": 1, **resources})
     return parse_experiment(value, where="test")
@@ -99,7 +114,12 @@ def test_a_run_goes_on_with_another_place_in_the_queue(
     moved = with_resources(plain, **field)
     assert moved != plain
     assert moved.trains_as(plain)
+    told = moved.model_copy(
+        update={"project": "p", "description": "d", "notes": "n\nm", "labels": ("l",)}
+    )
+    assert told.trains_as(plain)
     # The same holds of what the resumed run compares with its record.
+    assert from_experiment(told).train_loop_config == from_experiment(plain).train_loop_config
     assert from_experiment(moved).train_loop_config == from_experiment(plain).train_loop_config
 
 

@@ -29,7 +29,7 @@ from govray.platform.service.acting.experiment_check import (
     facts,
     file_text,
     lacks_room,
-    stated_pool,
+    stated,
     with_room,
 )
 from govray.platform.service.http.problems import Problem, not_valid
@@ -153,11 +153,11 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
         value = getattr(asked, name)
         return getattr(origin, name, otherwise) if value is None else value
 
-    project = chosen("project", DEFAULT)
-    row, settings = project_rules.submitting(session, caller, project, at=at)
     config = read_mapping(text, name=FILE)
+    project = _placed("project", asked, config, origin) or DEFAULT
+    row, settings = project_rules.submitting(session, caller, project, at=at)
     merged = with_defaults(settings, config)
-    pool = _placed("pool", asked.pool, stated_pool(merged), origin)
+    pool = _placed("pool", asked, merged, origin)
     if lacks_room(merged):
         room = project_rules.search_room(session, settings, pool)
         merged = merged if room is None else with_room(merged, room)
@@ -169,7 +169,7 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
         config=merged,
         slots=found.slots,
         pool=pool,
-        priority=_placed("priority", asked.priority, found.priority, origin),
+        priority=_placed("priority", asked, merged, origin),
         policy=policy.digest if policy else None,
         policy_name=policy.name if policy else None,
     )
@@ -193,14 +193,14 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
     return ready
 
 
-def _placed(name: str, asked: Any, stated: Any, origin: Submission | None) -> Any:
-    """Pool or priority: what is asked for comes before what the file says. A fork has those of its
-    origin, unless an override has changed what the file says."""
-    if asked is not None or origin is None:
-        return stated if asked is None else asked
-    resources = read_mapping(origin.config, name=FILE).get("resources")
-    before = resources.get(name) if isinstance(resources, Mapping) else None
-    return getattr(origin, name) if stated == before else stated
+def _placed(name: str, asked: Asked, config: Mapping[str, Any], origin: Submission | None) -> Any:
+    """Project, pool or priority: what is asked for comes before what the file says. A fork has
+    those of its origin, unless an override has changed what the file says."""
+    wanted, found = getattr(asked, name), stated(config, name)
+    if wanted is not None or origin is None:
+        return found if wanted is None else wanted
+    before = stated(read_mapping(origin.config, name=FILE), name)
+    return getattr(origin, name) if found == before else found
 
 
 def forked(session: Session, caller: Caller, id_: str) -> Submission:
@@ -245,7 +245,7 @@ def submit(visit: Visit, asked: Asked) -> Submission:
                 policy=ready.policy,
                 archive=ready.archive,
                 forked_from=ready.forked_from,
-                tags=asked.tags,
+                tags=asked.tags or ready.facts.labels,
                 request=request,
                 trace=span.traceparent,
             )

@@ -8,6 +8,7 @@ one nothing can be submitted. Here are the bounds that hold before that function
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ from govray.platform.service.http.problems import Problem, not_valid
 
 LONGEST_FILE = 1 << 16
 """Characters of a file that is sent. Reading 16,000 lines of YAML takes seconds of a core."""
+
+NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""What projects and pools are called."""
 
 FILE = "experiment"
 """What errors call the file that was sent."""
@@ -65,7 +69,7 @@ class ExperimentFacts(Protocol):
     def policy(self) -> str: ...
 
     @property
-    def priority(self) -> int | None: ...
+    def labels(self) -> Sequence[str]: ...
 
     @property
     def own_code(self) -> bool: ...
@@ -150,8 +154,11 @@ def _workers(resources: Mapping[str, Any]) -> Any:
     return workers[-1] if isinstance(workers, list) and workers else workers
 
 
-def stated_pool(config: Mapping[str, Any]) -> str | None:
-    """The pool that a file names; None if it names none."""
-    resources = config.get("resources")
-    pool = resources.get("pool") if isinstance(resources, dict) else None
-    return pool if isinstance(pool, str) else None
+def stated(config: Mapping[str, Any], name: str) -> Any:
+    """The ``project``, ``pool`` or ``priority`` that a file states; None if it states none, or one
+    that its schema refuses."""
+    held = config if name == "project" else config.get("resources")
+    value = held.get(name) if isinstance(held, Mapping) else None
+    if name == "priority":
+        return value
+    return value if isinstance(value, str) and re.fullmatch(NAME, value) else None

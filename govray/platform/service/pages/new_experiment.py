@@ -21,6 +21,7 @@ from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import DEFAULT, Asked
+from govray.platform.service.acting.experiment_check import NAME
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.access import Caller
@@ -30,7 +31,6 @@ from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, filled_in, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import submissions
-from govray.platform.service.routes.submissions import NAME
 from govray.platform.service.visible.readers import SUBMITTERS
 from govray.platform.store.experiment_tags import MOST_TAGS
 from govray.platform.store.submissions import LONGEST_CONFIG
@@ -42,13 +42,13 @@ router = APIRouter(dependencies=[SUBMITTERS])
 class Filled:
     """The form as somebody filled it in.
 
-    ``fork`` is the submission that it is a fork of. An empty pool or priority is
-    the file's or the project's.
+    ``fork`` is the submission that it is a fork of. An empty project, pool or priority
+    is the file's, or else the usual one.
     """
 
     file: str = ""
     fork: str = ""
-    project: str = DEFAULT
+    project: str = ""
     pool: str = ""
     priority: str = ""
     tags: str = ""
@@ -58,7 +58,7 @@ class Filled:
     def asked(self) -> Asked:
         for field in ("project", "pool"):
             value = getattr(self, field)
-            if not re.fullmatch(NAME, value) and (value or field == "project"):
+            if value and not re.fullmatch(NAME, value):
                 raise not_valid(field, "letters, digits and . _ -, at most 64, are a name")
         priority = self.priority or "0"
         if not re.fullmatch(r"-?[0-9]{1,4}", priority) or abs(int(priority)) > PRIORITY:
@@ -76,7 +76,7 @@ class Filled:
             file=None if self.fork else self.file,
             fork_of=self.fork or None,
             overrides=overrides,
-            project=self.project,
+            project=self.project or None,
             pool=self.pool or None,
             priority=int(self.priority) if self.priority else None,
             tags=tags,
@@ -96,7 +96,8 @@ def form(
     fork: Annotated[str, Query(max_length=64)] = "",
     project: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    filled = Filled(project=project or acting.offered(visit.session, visit.caller, at=visit.at))
+    offered = acting.offered(visit.session, visit.caller, at=visit.at)
+    filled = Filled(project=project or ("" if offered == DEFAULT else offered))
     if fork:
         row = acting.forked(visit.session, visit.caller, fork)
         filled = Filled(

@@ -70,6 +70,7 @@ class RunFilter:
                 or_(
                     col(Run.id).icontains(self.named, autoescape=True),
                     col(Experiment.name).icontains(self.named, autoescape=True),
+                    col(Experiment.description).icontains(self.named, autoescape=True),
                 )
             )
         if self.state:

@@ -19,7 +19,7 @@ from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Ready
-from govray.platform.service.acting.experiment_check import LONGEST_FILE
+from govray.platform.service.acting.experiment_check import LONGEST_FILE, NAME
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -33,14 +33,16 @@ from govray.platform.store.states import SubmissionState
 
 router = APIRouter(tags=["submissions"], dependencies=[RUN_READERS])
 
-NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = "^sha256:[0-9a-f]{64}$"
 ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 _Tag = Annotated[str, Field(max_length=64)]
 _Tags = Annotated[
     list[_Tag],
-    Field(max_length=MOST_TAGS, description="Words to find it by: letters, digits and `. _ -`."),
+    Field(
+        max_length=MOST_TAGS,
+        description="Words to find it by: letters, digits and `. _ -`; the file's labels without.",
+    ),
 ]
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
 SubmissionId = Annotated[
@@ -81,7 +83,8 @@ class NewExperiment(Answer):
         description="Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.",
     )
     project: Annotated[str, Field(pattern=NAME)] | None = Field(
-        default=None, description="The project that it counts for; `default` if left out."
+        default=None,
+        description="The project that it counts for; as the file says, or `default`.",
     )
     pool: Annotated[str, Field(pattern=NAME)] | None = Field(
         default=None,
