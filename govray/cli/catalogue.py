@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.model import Labels, Metrics, Notes, numbers, pairs
+from govray.cli.model import Labels, Notes, pairs
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
 from govray.cli.told import tell_rows
@@ -95,7 +95,6 @@ def register(
         str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
     ],
     label: Labels = None,
-    metric: Metrics = None,
     notes: Notes = "",
 ) -> None:
     """Make a version of an attestation: the service verified its model when it indexed it."""
@@ -104,7 +103,6 @@ def register(
         version=version,
         attestation=attestation,
         labels=pairs(label or [], "--label"),
-        metrics=numbers(metric or [], "--metric"),
         notes=notes,
     )
     report(done.model_dump(by_alias=True))

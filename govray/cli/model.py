@@ -29,9 +29,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
 Labels = Annotated[
     list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
 ]
-Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME=NUMBER", help="Repeatable.")
-]
 Notes = Annotated[str, typer.Option("--notes", metavar="TEXT", help="For people.")]
 
 
@@ -45,7 +42,6 @@ def register(
     ],
     trusted: Trusted,
     label: Labels = None,
-    metric: Metrics = None,
     notes: Notes = "",
     public: Annotated[
         bool, typer.Option("--public", help="Let anyone read the attestation.")
@@ -69,14 +65,13 @@ def register(
     registry.check_name(name)
     number = str(parse_version(version))
     labels = pairs(label or [], "--label")
-    metrics = numbers(metric or [], "--metric")
     verified = verify(
         folder,
         trust_root=anchor,
         at=trusted.time(),
         records=run_records(folder),
     )
-    stated = {name: each.document.records for name, each in verified.credentials.items()}
+    counts = {name: each.document.records for name, each in verified.credentials.items()}
     with opened_session(store, create=True) as session:
         index_model(
             session,
@@ -85,7 +80,7 @@ def register(
             key=indexing_key(session, store),
             public=public or None,
             folder=str(verified.path.resolve()),
-            secrets=read_secrets(run_corpora(verified.path), stated)[0],
+            secrets=read_secrets(run_corpora(verified.path), counts)[0],
         )
         row = registry.register(
             session,
@@ -94,11 +89,12 @@ def register(
             attestation=verified.digest,
             by=ChangedBy(user=account_name(), at=format_time(trust.reference_time(None))),
             labels=labels,
-            metrics=metrics,
             notes=notes,
         )
         session.commit()
-    report({name: getattr(row, name) for name in _TOLD})
+    judged = verified.attestation.validation
+    stated = judged and {**judged.to_json(), "corpora": sorted(judged.corpora or ())}
+    report({name: getattr(row, name) for name in _TOLD} | {"validation": stated})
     line(f"Registered {name} {number}", style="bold")
     field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
     field("attests", verified.digest)
@@ -193,10 +189,7 @@ def download(
     field("attests", version.attestation)
 
 
-_TOLD = (
-    *("model", "version", "stage", "attestation", "labels", "metrics", "notes"),
-    *("created", "user"),
-)
+_TOLD = ("model", "version", "stage", "attestation", "labels", "notes", "created", "user")
 
 
 def pairs(words: list[str], option: str) -> dict[str, str]:
@@ -211,17 +204,6 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
                 do="Give each name once, as NAME=VALUE.",
             )
         found[key] = value
-    return found
-
-
-def numbers(words: list[str], option: str) -> dict[str, float]:
-    """NAME=NUMBER words by name. Raises ``UsageError``: one isn't, or repeats a name."""
-    found = {}
-    for key, text in pairs(words, option).items():
-        try:
-            found[key] = float(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a number", where=f"{option} {key}") from None
     return found
 
 

@@ -78,7 +78,7 @@ def service(
             numbers = {"version": "1.2.0", "major": 1, "minor": 2, "patch": 0}
             session.add(
                 tables.ModelVersion(
-                    model="gpt", attestation=verified.digest, stage="none", metrics={}, **numbers,
+                    model="gpt", attestation=verified.digest, stage="none", **numbers,
                     **shown,
                 )
             )  # fmt: skip

@@ -27,13 +27,9 @@ def register(run: Run, service: Service, model: Path, root: Path, at: str) -> An
 def test_a_folder_becomes_a_version_that_is_promoted(
     run: Run, register: Any, model: Path, root: Path, at: str, tmp_path: Path, world: World
 ) -> None:
-    words = ["--label", "team=code", "--metric", "loss=2.31", "--notes", "first", "--json"]
+    words = ["--label", "team=code", "--notes", "first", "--json"]
     made = register("1.0.0", *words).json
-    assert (made["stage"], made["labels"], made["metrics"]) == (
-        "none",
-        {"team": "code"},
-        {"loss": 2.31},
-    )
+    assert (made["stage"], made["labels"]) == ("none", {"team": "code"})
     register("1.1.0")
     gates = tmp_path / "policies" / "promotion.dsse.json"
     gates.parent.mkdir()

@@ -108,7 +108,7 @@ def test_models_are_promoted_by_the_services_gates(run: Run, address: str) -> No
         "--server", address, "model", "promote", "gpt", "1.0.0", "--to", "staging", code=2
     )
     assert "no version" in refused.err
-    named = ("--name", "gpt", "--version", "1.0.0", "--label", "team=a", "--metric", "loss=2")
+    named = ("--name", "gpt", "--version", "1.0.0", "--label", "team=a")
     run("--server", address, "attestation", "register", ZERO, *named, code=2)
 
 

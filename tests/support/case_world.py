@@ -249,7 +249,6 @@ def add_version(session: Session, deployed: Deployed, version: str) -> None:
             attestation=session.get_one(Attestation, model.digest).digest,
             stage="none",
             labels={},
-            metrics={},
             created=CREATED,
             user="engineer",
         )

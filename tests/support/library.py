@@ -83,7 +83,6 @@ def indexed() -> Path:
                     attestation=shelf.verified(name).digest,
                     stage="none",
                     labels={},
-                    metrics={},
                     created=CREATED,
                     user="engineer",
                 )

@@ -119,7 +119,6 @@ def add_version(session: Session, name: str, attestation: str) -> None:
             attestation=attestation,
             stage="staging",
             labels={},
-            metrics={},
             notes=f"Trained for {name}",
             created=FINISHED,
             user="somebody",

@@ -188,6 +188,15 @@ class Model(Answered):
     production: str | None = None
 
 
+class Validation(Answered):
+    """The number that a version's run was judged by, as its attestation states it."""
+
+    metric: str
+    goal: str
+    value: float
+    corpora: list[str]
+
+
 class Version(Answered):
     """A version of a model. The public sees which attestation it has."""
 
@@ -196,7 +205,7 @@ class Version(Answered):
     attestation: str
     stage: str | None = None
     labels: dict[str, str] | None = None
-    metrics: dict[str, float] | None = None
+    validation: Validation | None = None
     notes: str | None = None
     created: str | None = None
     user: str | None = None

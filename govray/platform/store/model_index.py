@@ -166,6 +166,7 @@ def _write(
             named = {"name": each.name, "sha256": each.sha256}
             session.add(tables.Subject(attestation=model.digest, **named))
         _insert(session, tables.Coverage, _coverage(document))
+        _insert(session, tables.Inherited, _inherited(document))
         _insert(session, tables.CorpusUse, _uses(model))
     if not known or _lacks_records(session, model):
         _add_records(session, model, sighted)
@@ -338,7 +339,7 @@ def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
 
 
 def _attestation(model: VerifiedModel, files: _Files, encoded: bytes) -> tables.Attestation:
-    stated = model.attestation
+    stated, judged = model.attestation, model.attestation.validation
     return tables.Attestation(
         digest=model.digest,
         run=stated.run.id,
@@ -347,6 +348,11 @@ def _attestation(model: VerifiedModel, files: _Files, encoded: bytes) -> tables.
         trust_root=model.trust_root.digest,
         policy=model.policy.digest,
         assurance=model.assurance_level,
+        isolation=stated.execution.isolation,
+        metric=judged.metric if judged else None,
+        goal=judged.goal if judged else None,
+        value=judged.value if judged else None,
+        validated_on=",".join(sorted(judged.corpora or ())) if judged else "",
         started=stated.run.started,
         finished=stated.run.finished,
         envelope_digest=canonical_json.sha256(files.attestation),
@@ -369,11 +375,25 @@ def _coverage(document: lineage.Lineage) -> Iterator[dict[str, Any]]:
                 "attestation": document.attestation,
                 "corpus": corpus.corpus,
                 "layer_group": cell.group,
+                "category": corpus.license_category,
                 "tokens": cell.tokens,
                 "norm_share": cell.gradient_norm_share,
                 "direct": cell.direct,
                 "transitive": cell.transitive,
                 "level": cell.level,
+            }
+
+
+def _inherited(document: lineage.Lineage) -> Iterator[dict[str, Any]]:
+    categories = {each.corpus: each.license_category for each in document.corpora}
+    for group in document.groups:
+        for source in sorted({*group.pretrained, *group.transitive}):
+            yield {
+                "attestation": document.attestation,
+                "layer_group": group.group,
+                "source": source,
+                "category": categories.get(source, "unknown"),
+                "start": source in group.pretrained,
             }
 
 

@@ -25,7 +25,6 @@ arguments.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +59,6 @@ STAGES: Mapping[str, frozenset[str]] = {
 """Stage → those that may follow it."""
 
 MOST_LABELS = 64
-MOST_METRICS = 256
 LONGEST_NAME = 128
 LONGEST_LABEL = 256
 LONGEST_NOTES = 1 << 14
@@ -87,7 +85,6 @@ def register(
     attestation: str,
     by: ChangedBy,
     labels: Mapping[str, str] | None = None,
-    metrics: Mapping[str, float] | None = None,
     notes: str = "",
 ) -> ModelVersion:
     """Make a version, in stage ``none``; the model too, if its name is new. Raises `Refused`: the
@@ -102,7 +99,6 @@ def register(
         attestation=attestation,
         stage="none",
         labels=check_labels(labels or {}),
-        metrics=check_metrics(metrics or {}),
         notes=check_notes(notes),
         created=by.at,
         user=by.user,
@@ -299,19 +295,6 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, Any]:
         if not isinstance(value, str) or len(value) > LONGEST_LABEL or not value.isprintable():
             raise UsageError(f"not a line of {LONGEST_LABEL} characters", where=f"label {key}")
     return dict(sorted(labels.items()))
-
-
-def check_metrics(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """The metrics, sorted. Raises `UsageError`: more than 256, a name that no model could have, or
-    no finite number."""
-    if len(metrics) > MOST_METRICS:
-        raise UsageError(f"{len(metrics)} metrics, at most {MOST_METRICS}", where="metrics")
-    for key, value in metrics.items():
-        if not _NAME.fullmatch(key):
-            raise UsageError(f"{key[:LONGEST_NAME]!r} is no name for a metric", where="metrics")
-        if not math.isfinite(value):
-            raise UsageError(f"{value} is no finite number", where=f"metric {key}")
-    return {key: float(value) for key, value in sorted(metrics.items())}
 
 
 def check_notes(notes: str) -> str:

@@ -247,6 +247,10 @@ class Attestation(SQLModel, table=True):
 
     ``public``: anyone may read it. ``folder`` is where the model lies, for downloads. ``lineage``
     is derived: what `govray.platform.store.lineage` says of it, ready to be sent.
+
+    ``isolation`` is its execution's. ``metric``, ``goal`` and ``value`` are its validation's, and
+    ``validated_on`` the corpora that this was measured on, with commas between. It is empty where
+    the training loop measured it by itself.
     """
 
     digest: str = Field(primary_key=True)
@@ -260,6 +264,11 @@ class Attestation(SQLModel, table=True):
     finished: str
     public: bool = False
     folder: str | None = None
+    isolation: Isolation = Field(sa_type=AutoString)
+    metric: str | None = None
+    goal: str | None = None
+    value: float | None = None
+    validated_on: str = ""
     envelope_digest: str
     envelope: bytes = Field(sa_type=LargeBinary)
     lineage: bytes = Field(sa_type=LargeBinary)
@@ -274,18 +283,41 @@ class Subject(SQLModel, table=True):
 
 
 class Coverage(SQLModel, table=True):
-    """What one attestation says of one (corpus, layer group)."""
+    """What one attestation says of one (corpus, layer group).
 
-    __table_args__ = (Index("coverage_by_group", "attestation", "layer_group"),)
+    ``category`` is the licence category under which the corpus was admitted.
+    """
+
+    __table_args__ = (
+        Index("coverage_by_group", "attestation", "layer_group"),
+        Index("coverage_by_category", "attestation", "category", "layer_group"),
+    )
 
     attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
     corpus: str = Field(primary_key=True)
     layer_group: str = Field(primary_key=True)
+    category: str
     tokens: int = Field(sa_type=BigInteger)
     norm_share: float | None = None
     direct: bool
     transitive: bool
     level: int | None = None
+
+
+class Inherited(SQLModel, table=True):
+    """What reached a layer group of one attested model from outside its run.
+
+    ``source`` is a corpus, or ``unknown`` where no attestation speaks for the start. ``start``: the
+    weights that the run started from had it in this group; else it came through other groups.
+    ``category`` is the licence category of a corpus that the run admitted too. Of any other the
+    attestation states none: ``unknown``.
+    """
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    layer_group: str = Field(primary_key=True)
+    source: str = Field(primary_key=True)
+    category: str
+    start: bool
 
 
 class CorpusUse(SQLModel, table=True):
@@ -383,7 +415,6 @@ class ModelVersion(SQLModel, table=True):
     attestation: str = Field(foreign_key="attestation.digest", index=True)
     stage: str
     labels: Json = Field(sa_type=JSON)
-    metrics: Json = Field(sa_type=JSON)
     notes: str = ""
     created: str
     user: str

@@ -42,6 +42,7 @@ def registered(engine: Engine) -> None:
                     trust_root="r",
                     policy="p",
                     assurance="selfAttested",
+                    isolation="machine",
                     started=BEFORE,
                     finished=BEFORE,
                     folder=f"/models/{name}",
@@ -61,7 +62,6 @@ def registered(engine: Engine) -> None:
                     attestation=name,
                     stage=stage,
                     labels={},
-                    metrics={},
                     created=BEFORE,
                     user="ada",
                 )

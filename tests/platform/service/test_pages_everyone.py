@@ -151,7 +151,6 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                     attestation=digest,
                     stage="production" if number == 0 else "none",
                     labels={},
-                    metrics={},
                     created=AT,
                     user="ada",
                 )

@@ -79,14 +79,13 @@ def test_a_version_holds_what_it_was_made_of(store: Engine, attestation: str) ->
             attestation=attestation,
             by=EVE,
             labels={"team": "code"},
-            metrics={"loss": 2},
             notes="the first",
         )
         session.commit()
     with Session(store) as session:
         row = registry.get(session, "gpt", "1.2.3")
         assert (row.attestation, row.stage, row.user) == (attestation, "none", "eve")
-        assert (row.labels, row.metrics, row.notes) == ({"team": "code"}, {"loss": 2}, "the first")
+        assert (row.labels, row.notes) == ({"team": "code"}, "the first")
         assert registry.model(session, "gpt").created == EVE.at
 
 

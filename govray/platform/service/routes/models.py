@@ -49,7 +49,7 @@ from govray.platform.store.promotion_gates import (
     unsigned,
     verify_promotion_policy,
 )
-from govray.platform.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS
+from govray.platform.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS
 from govray.platform.store.reverifications import changes
 
 router = APIRouter(tags=["models"])
@@ -68,9 +68,6 @@ _VersionName = Annotated[str, Path(pattern=VERSION, examples=["1.4.0"])]
 _Word = Annotated[str, Field(pattern=NAME)]
 _Labels = Annotated[
     dict[_Word, Annotated[str, Field(max_length=LONGEST_LABEL)]], Field(max_length=MOST_LABELS)
-]
-_Metrics = Annotated[
-    dict[_Word, Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=MOST_METRICS)
 ]
 _Notes = Annotated[str, Field(max_length=LONGEST_NOTES)]
 
@@ -110,12 +107,23 @@ class Change(BaseModel):
     gates: str | None = Field(description="Digest of the gates that it passed.")
 
 
+class Validation(BaseModel):
+    """The number that a version's run was judged by, as its attestation states it."""
+
+    metric: str
+    goal: Literal["min", "max"]
+    value: float
+    corpora: list[str] = Field(
+        description="What it was measured on; none: the training loop measured it by itself."
+    )
+
+
 class Version(VersionReference):
     """A version, as staff see it."""
 
     stage: Literal["none", "staging", "production", "archived"]
     labels: dict[str, str]
-    metrics: dict[str, float]
+    validation: Validation | None = Field(description="Absent of a run that was not validated.")
     notes: str
     created: str
     user: str
@@ -146,7 +154,6 @@ class NewVersion(Body):
     version: Annotated[str, Field(pattern=VERSION)]
     attestation: Annotated[str, Field(pattern=DIGEST)]
     labels: _Labels = Field(default_factory=dict)
-    metrics: _Metrics = Field(default_factory=dict)
     notes: _Notes = ""
 
 
@@ -329,8 +336,22 @@ def _version(visit: Visit, row: tables.ModelVersion) -> Version | VersionReferen
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:
     a = tables.Attestation
-    public = session.exec(select(a.public).where(a.digest == row.attestation)).one()
-    return Version(**row.model_dump(), public=public)
+    stated = session.execute(select(*JUDGED, a.public).where(col(a.digest) == row.attestation))  # type: ignore[call-overload]
+    found = stated.one()
+    return Version(**row.model_dump(), public=found.public, validation=validation(found))
+
+
+_A = tables.Attestation
+JUDGED: tuple[Any, ...] = (_A.metric, _A.goal, _A.value, _A.validated_on)
+"""The columns that `validation` reads."""
+
+
+def validation(row: Any) -> Validation | None:
+    """What a row with the columns `JUDGED` says."""
+    if row.metric is None:
+        return None
+    corpora = [each for each in row.validated_on.split(",") if each]
+    return Validation(metric=row.metric, goal=row.goal, value=row.value, corpora=corpora)
 
 
 def _history(session: Session, row: tables.ModelVersion) -> list[Change]:
