@@ -6,6 +6,8 @@ binds the name and version to its attestation. The others ask the service.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +24,8 @@ from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.cli.trust import Trusted
 from govray.errors import UsageError
 
-app = typer.Typer(help="Versions of models: register, list, promote, download.")
-remote = typer.Typer(help="Versions of models: register, list, promote, download.")
+app = typer.Typer(help="Versions of models: register, list, find, promote, download.")
+remote = typer.Typer(help="Versions of models: register, list, find, promote, download.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
 Labels = Annotated[
@@ -126,6 +128,105 @@ def versions(
         for each in found:
             stage, *rest = (each.get(key) or "-" for key in ("stage", "created", "user"))
             grid.row(each["version"], stage, *rest, f"{each['attestation'][:19]}…")
+    print_table(grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindOptions:
+    """What is asked of versions' attestations."""
+
+    best: Annotated[
+        int | None,
+        typer.Option("--best", metavar="N", min=1, help="The N best alone, by validation."),
+    ] = None
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="NAME", help="Judged by this metric.")
+    ] = None
+    validated_on: Annotated[
+        str | None,
+        typer.Option("--validated-on", metavar="CORPORA", help="Judged on these: a,b."),
+    ] = None
+    at_least: Annotated[
+        float | None, typer.Option("--at-least", metavar="NUMBER", help="Judged so or above.")
+    ] = None
+    at_most: Annotated[
+        float | None, typer.Option("--at-most", metavar="NUMBER", help="Judged so or below.")
+    ] = None
+    license: Annotated[
+        list[str] | None,
+        typer.Option("--license", metavar="CATEGORY", help="It reached a layer. Repeatable."),
+    ] = None
+    without_license: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without-license",
+            metavar="CATEGORY",
+            help="It reached no such layer; nor did what may be of it. Repeatable.",
+        ),
+    ] = None
+    without_corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without-corpus",
+            metavar="CORPUS",
+            help="It reached no such layer; nor did unknown data. Repeatable.",
+        ),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="The layers meant, such as 'block.*'."),
+    ] = None
+    path: Annotated[
+        str | None,
+        typer.Option(
+            "--path", metavar="PATH", help="What reaches: direct, or any (through other layers)."
+        ),
+    ] = None
+    assurance: Annotated[
+        list[str] | None, typer.Option("--assurance", metavar="LEVEL", help="Repeatable.")
+    ] = None
+    isolation: Annotated[
+        list[str] | None, typer.Option("--isolation", metavar="WORD", help="Repeatable.")
+    ] = None
+    stage: Annotated[
+        str | None, typer.Option("--stage", metavar="STAGE", help="In this stage.")
+    ] = None
+
+
+@remote.command()
+@option_groups
+def find(
+    asked: FindOptions,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
+    ] = None,
+) -> None:
+    """Find versions by what their attestations state.
+
+    What one leaves open does not count as absent: unknown licences, unknown starts, and layers
+    that the model has not.
+    """
+    wanted = vars(asked) | {"model": name, "best": True if asked.best else None}
+    found = [
+        each.model_dump(by_alias=True)
+        for each in islice(service().models.find(**wanted), asked.best)
+    ]
+    report(found)
+    if not found:
+        line("No version is like that, of those whose attestation you may read whole")
+        return
+    grid = table("version", "stage", "validation", "on", "assurance", "isolation", "attestation")
+    for each in found:
+        judged = each["validation"]
+        grid.row(
+            f"{each['model']} {each['version']}",
+            each["stage"] or "-",
+            f"{judged['metric']} {judged['value']:.6g}" if judged else "-",
+            (", ".join(judged["corpora"]) or "by its own loop") if judged else "-",
+            each["assurance"],
+            each["isolation"],
+            f"{each['attestation'][:19]}…",
+        )
     print_table(grid)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlmodel import Session
 
 from tests.support.command import Run
 from tests.support.gates import SHIPPED, signed
+from tests.support.licensed_versions import register_all
 from tests.support.people import Service
 from tests.support.world import World
 
@@ -61,6 +63,20 @@ def test_a_folder_becomes_a_version_that_is_promoted(
     assert "1.1.0" in run("model", "versions").out
     assert "production" in run("model", "versions", "gpt").out
     run("model", "promote", "gpt", "1.1.0", "--to", "archived")
+
+
+def test_versions_are_found_by_what_reached_their_blocks(run: Run, service: Service) -> None:
+    with Session(service.engine) as session:
+        register_all(session)
+    asked = ("--without-license", "copyleft", "--group", "block.*")
+    best = run("model", "find", "gpt", "--best", "1", *asked, "--json").json
+    assert [each["version"] for each in best] == ["1.1.0"]
+    told = run("model", "find", "--at-most", "1.5", *asked).out
+    assert "gpt 1.1.0" in told
+    assert "loss 1.5" in told
+    assert "gpt 1.2.0" not in told, "copyleft reached one block, with a small weight"
+    assert "No version is like that" in run("model", "find", "--stage", "production").out
+    assert "gama" in run("model", "find", "--without-corpus", "gama", code=2).err
 
 
 def test_the_registry_takes_no_file_that_a_loader_may_load_and_no_digest_covers(

@@ -211,6 +211,19 @@ class Version(Answered):
     user: str | None = None
 
 
+class FoundVersion(Answered):
+    """A version, and what its attestation states that can be asked for."""
+
+    model: str
+    version: str
+    attestation: str
+    stage: str | None = None
+    validation: Validation | None = None
+    assurance: str
+    isolation: str
+    finished: str
+
+
 class Promoted(Answered):
     """A version that moved to another stage."""
 

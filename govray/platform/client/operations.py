@@ -25,6 +25,7 @@ from govray.platform.client.documents import (
     Deletion,
     Deletions,
     ExperimentCheck,
+    FoundVersion,
     Metric,
     Model,
     Promoted,
@@ -237,6 +238,7 @@ class Models(Namespace):
     list = Pages("/v1/models", Model)
     get = Call("GET", "/v1/models/{model}", Model)
     versions = Pages("/v1/models/{model}/versions", Version)
+    find = Pages("/v1/versions", FoundVersion)
     register = Call("POST", "/v1/models/{model}/versions", Version)
     version = Call("GET", "/v1/models/{model}/versions/{version}", Version)
     annotate = Call("PATCH", "/v1/models/{model}/versions/{version}", Version)

@@ -80,6 +80,7 @@ from govray.platform.service.routes import (
     submissions,
     tasks,
     tokens,
+    version_search,
     webhooks,
 )
 from govray.platform.service.visible.near_records import NearSearch
@@ -94,8 +95,9 @@ Errors are problem details (RFC 9457)."""
 # In the order of the description. A new one is named here.
 _BELOW_V1 = (
     *(health, sign_in, audit_log, experiments, pins, deletions, submissions, archives, downloads),
-    *(files, live_metrics, logs, models, lineage, corpora, records, ledgers, attestations),
-    *(policies, memorization, cases, projects, role_bindings, tokens, webhooks, tasks),
+    *(files, live_metrics, logs, models, version_search, lineage, corpora, records, ledgers),
+    *(attestations, policies, memorization, cases, projects, role_bindings, tokens, webhooks),
+    tasks,
 )
 
 

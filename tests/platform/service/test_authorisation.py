@@ -108,6 +108,7 @@ CASES = [
     get("/metrics", STAFF),
     get("/v1/audit", ("admin", "auditor")),
     get("/v1/usage", STAFF),
+    get("/v1/versions", ALL),
     get("/v1/experiments", STAFF),
     get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),
     get("/v1/experiments/{experiment}/tags", STAFF, "/v1/experiments/e1/tags"),
@@ -423,6 +424,7 @@ CASES = [
     get("/sign-in/provider", ALL, ok=(404,), open=True),
     get("/sign-in/callback", ALL, ok=(404,), open=True),
     get("/models", ALL),
+    get("/versions", ALL),
     *(
         hidden(template, answered, template.format(model=model, version="1.0.0"))
         for template in ("/models/{model}", "/models/{model}/{version}")

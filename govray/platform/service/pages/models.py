@@ -17,11 +17,13 @@ from sqlmodel import col, select
 
 from govray.errors import GovrayError
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
-from govray.governance.attestation.model_attestation import DISCLAIMER
+from govray.governance.attestation.model_attestation import DISCLAIMER, AssuranceLevel
 from govray.governance.policy.depth_policy import Match, Policy
 from govray.governance.policy.route import ADAPTER
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
+from govray.governance.submission.register_forms import Isolation
+from govray.governance.trust.license import LICENSE_CATEGORIES
 from govray.governance.verify.steps import STEPS
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import PageDep
@@ -41,6 +43,7 @@ from govray.platform.service.pages.shared_queries import (
 from govray.platform.service.routes import models as routes
 from govray.platform.service.routes.memorization import audits_of, findings_of, own_findings
 from govray.platform.service.routes.models import WRITES, StageRequest
+from govray.platform.service.routes.version_search import AskedDep, find
 from govray.platform.service.visible.lookup import DigestPath
 from govray.platform.service.visible.reach import is_within
 from govray.platform.service.visible.visible_corpora import corpora_of
@@ -130,6 +133,22 @@ Name = Annotated[str, Path(max_length=256)]
 def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
     models, after = model_rows(visit, page=page)
     return render(visit, "models.html", models=models, after=after)
+
+
+@router.get("/versions")
+def found(visit: VisitDep, page: PageDep, asked: AskedDep) -> HTMLResponse:
+    listed = find(visit, page, asked)
+    return render(
+        visit,
+        "versions.html",
+        asked=asked,
+        versions=listed.items,
+        after=listed.next,
+        stages=get_args(registry.Stage),
+        levels=get_args(AssuranceLevel),
+        isolations=get_args(Isolation),
+        categories=LICENSE_CATEGORIES,
+    )
 
 
 @router.get("/models/{model}")
