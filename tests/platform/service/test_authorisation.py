@@ -486,8 +486,12 @@ CASES = [
             ("/tasks/{task}/open", "/tasks/s-one/open"),
             ("/tasks/{task}/stop", "/tasks/s-one/stop"),
             ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
+            ("/models/{model}/{version}/edit", "/models/first/1.0.0/edit"),
+            ("/attestations/{digest}/register", "/attestations/{first}/register"),
         )
     ),
+    get("/models/{model}/{version}/edit", WRITERS, "/models/first/1.0.0/edit"),
+    get("/attestations/{digest}/register", WRITERS, "/attestations/{first}/register"),
     get(
         "/models/{model}/{version}/promote",
         WRITERS,

@@ -46,6 +46,8 @@ AT = "2026-11-20T08:00:00Z"
 LISTINGS = {
     "/": ROLES,
     "/models": ROLES,
+    "/versions": ROLES,
+    "/versions?best=true&withoutLicense=copyleft&group=block.*": ROLES,
     "/experiments": STAFF,
     "/experiments?state=COMPLETED": STAFF,
     "/queue": STAFF,
@@ -95,6 +97,8 @@ ITEMS = {
     "/submissions/s-0": STAFF,
     "/new?fork=s-0": ("admin", "engineer"),
     "/models/gpt/1.0.0/promote?stage=archived": ("admin", "engineer"),
+    "/models/gpt/1.0.0/edit": ("admin", "engineer"),
+    "/attestations/{first}/register": ("admin", "engineer"),
     "/runs/t-0?from=1&to=1&smooth=0.5&log=1": STAFF,
     "/experiments/e-0?x=lr": STAFF,
     "/compare?run=t-0": STAFF,
@@ -125,7 +129,7 @@ def filled(folder: Path, shelf: Shelf, how_many: int) -> Filled:
             items = {path.format(first=first): who for path, who in ITEMS.items()}
             made.pages |= {
                 path: ROLES
-                if path.startswith(("/models", "/att", "/led")) and "/promote" not in path
+                if path.startswith(("/models", "/att", "/led")) and who == ROLES[:5]
                 else who
                 for path, who in items.items()
             }

@@ -1,4 +1,4 @@
-"""Promoting a version from its page: what the gates say, and the change that asks them anew."""
+"""Registering, annotating and promoting a version from its page, which asks the gates anew."""
 
 from __future__ import annotations
 
@@ -89,6 +89,42 @@ def test_gates_that_fail_are_named_and_nothing_changes(running: Service) -> None
     finally:
         gates.write_bytes(before)
     assert stage(running, "1.1.0") == "none"
+
+
+def test_an_attestation_becomes_a_version_with_labels_and_notes(running: Service) -> None:
+    digest = client(running).get("/v1/models/first/versions/1.0.0").json()["attestation"]
+    shown = f"/attestations/{digest.removeprefix('sha256:')}"
+    assert f'href="{shown}/register"' in client(running).get(shown).text
+    assert ">Register it</button>" in client(running).get(f"{shown}/register").text
+    new = {
+        "model": "fresh",
+        "version": "2.0.0",
+        "labels": " team=code\r\n\r\nuse=a=b ",
+        "notes": "x",
+    }
+    made = client(running).post(f"{shown}/register", data=new)
+    assert (made.status_code, made.headers["location"]) == (303, "/models/fresh/2.0.0")
+    assert client(running).post(f"{shown}/register", data=new).status_code == 409
+    edit = "/models/fresh/2.0.0/edit"
+    assert "team=code\nuse=a=b</textarea>" in client(running).get(edit).text
+    changed = client(running).post(edit, data={"labels": "team=law", "notes": "<b>mind</b>"})
+    assert changed.status_code == 303
+    page = client(running).get("/models/fresh/2.0.0").text
+    assert "team=law" in page
+    assert "&lt;b&gt;mind&lt;/b&gt;" in page
+    for wrong in ({"labels": "team"}, {"labels": "a=1\na=2"}, {"labels": "ä=1"}):
+        assert client(running).post(edit, data=wrong).status_code == 422
+    for wrong in ({"model": "../up"}, {"version": "1"}, {"model": ""}):
+        assert client(running).post(f"{shown}/register", data=new | wrong).status_code in (400, 422)
+    for kind, headers in (("auditor", {}), ("engineer", {"sec-fetch-site": "cross-site"})):
+        for path in (edit, f"{shown}/register"):
+            answer = client(running, kind, **headers).post(path, data=new | {"version": "3.0.0"})
+            assert answer.status_code == 403
+    assert "/edit" not in client(running, "auditor").get("/models/fresh/2.0.0").text
+    with Session(running.engine) as session:
+        row = registry.get(session, "fresh", "2.0.0")
+        assert (row.labels, row.notes, row.user) == ({"team": "law"}, "<b>mind</b>", "engineer")
+        assert [each.version for each in registry.versions(session, "fresh")] == ["2.0.0"]
 
 
 def test_who_may_not_promote_sees_no_link_and_is_refused(running: Service) -> None:

@@ -1,4 +1,4 @@
-"""Pages of projects, users, tokens and the audit log, in a real browser, by who may use them."""
+"""Pages of projects, people, the audit log and versions in a real browser, by who may use them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
+from sqlmodel import Session
 
 from govray.platform.service.identity import access
 from govray.platform.store.database import open_store
 from tests.support.chromium import browser
+from tests.support.licensed_versions import register_all, verified
 from tests.support.people import make_tokens
 from tests.support.site import served
 
@@ -104,3 +106,43 @@ def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
         whole(admin, 390)
         for page in (admin, member):
             page.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_an_engineer_finds_registers_and_labels_a_version(
+    tmp_path: Path, chromium: Browser, width: int
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = open_store(url, create=True)
+    with Session(engine) as session:
+        register_all(session)
+    tokens = make_tokens(engine, "acme", "umbrella")
+    engine.dispose()
+    with served(url, auth=True) as address:
+        page = signed_in(chromium, address, tokens["engineer"], width)
+        page.goto(f"{address}/models/gpt")
+        page.get_by_role("link", name="Find one by what it learnt from").click()
+        page.get_by_label("Layer groups").fill("block.*")
+        page.get_by_label("copyleft", exact=True).check()
+        page.get_by_label("Best validation first").check()
+        page.get_by_role("button", name="Find").click()
+        expect(page.locator("tbody th").first).to_contain_text("1.1.0")
+        expect(page.locator("tbody tr")).to_have_count(3)
+        whole(page, width)
+
+        digest = verified()[1]["1.1.0"].digest.removeprefix("sha256:")
+        page.goto(f"{address}/attestations/{digest}")
+        page.get_by_role("link", name="Register it as a version").click()
+        page.locator("#model").fill("chosen")
+        page.locator("#version").fill("1.0.0")
+        page.locator("#labels").fill("why=best\nteam=code")
+        whole(page, width)
+        page.get_by_role("button", name="Register it").click()
+        expect(page.locator("h1")).to_have_text("chosen 1.0.0")
+        expect(page.locator("header.head")).to_contain_text("team=code")
+        page.get_by_role("link", name="Change labels and notes").click()
+        page.locator("#notes").fill(HOSTILE)
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("header.head")).to_contain_text(HOSTILE)
+        whole(page, width)
+        page.context.close()

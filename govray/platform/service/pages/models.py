@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse, Response
@@ -30,10 +30,11 @@ from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts import entropy_chart
 from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
-from govray.platform.service.pages.form_fields import FormDep, then
+from govray.platform.service.pages.form_fields import Fields, FormDep, checked, field, then
 from govray.platform.service.pages.ledgers import entropy_profiles
 from govray.platform.service.pages.rendering import brief, count, render
 from govray.platform.service.pages.shared_queries import (
+    attestation_href,
     linked_corpora,
     model_rows,
     signed_policy,
@@ -208,6 +209,7 @@ def _page(
         row=row if whole else None,
         version=version,
         stages=stages_after(visit, version),
+        registers=_registers(visit, row, version),
         registry=is_within(visit.session, visit.caller, row.digest),
         again=newest_reverification(visit.session, [row.digest]).get(row.digest)
         if is_within(visit.session, visit.caller, row.digest)
@@ -289,6 +291,91 @@ def stages_after(visit: Visit, version: ModelVersion | None) -> list[str]:
     except Problem:
         return []
     return sorted(STAGES[version.stage], key=get_args(Stage).index)
+
+
+def _registers(visit: Visit, row: tables.Attestation, version: ModelVersion | None) -> str | None:
+    """The page that registers the attestation, or changes the version, if the caller may."""
+    try:
+        if not visit.caller.has("write"):
+            return None
+        check_promotes(visit.session, visit.caller, version.model if version else "", row.digest)
+    except Problem:
+        return None
+    if version is not None:
+        return f"{version_href(version.model, version.version)}/edit"
+    return f"{attestation_href(row.digest)}/register"
+
+
+@router.get("/attestations/{digest}/register", dependencies=[WRITES])
+def ask_name(visit: VisitDep, digest: DigestPath) -> HTMLResponse:
+    row = find_attestation(visit.session, visit.caller, digest)
+    check_promotes(visit.session, visit.caller, "", row.digest)
+    back = attestation_href(row.digest)
+    return _version_form(
+        visit,
+        None,
+        title="Register it as a version",
+        crumbs=[("Models", "/models"), (row.name, back)],
+        lead=f"The attested model of the run {row.run}. It begins in stage none.",
+        model=row.name,
+        back=back,
+    )
+
+
+@router.post("/attestations/{digest}/register", dependencies=[WRITES])
+def register(visit: VisitDep, digest: DigestPath, fields: FormDep) -> Response:
+    row = find_attestation(visit.session, visit.caller, digest)
+    asked = {"version": field(fields, "version"), "attestation": row.digest}
+    new = checked(routes.NewVersion, asked | _annotations(fields))
+    made = routes.register(visit, registry.check_name(field(fields, "model")), new)
+    return then(version_href(made.model, made.version))
+
+
+@router.get("/models/{model}/{version}/edit", dependencies=[WRITES])
+def ask_annotations(visit: VisitDep, model: Name, version: Name) -> HTMLResponse:
+    row = find_version(visit.session, visit.caller, model, version)
+    check_promotes(visit.session, visit.caller, row.model)
+    back = version_href(row.model, row.version)
+    return _version_form(
+        visit,
+        row,
+        title="Labels and notes",
+        crumbs=[("Models", "/models"), (f"{row.model} {row.version}", back)],
+        lead="What people find it by. Nothing else of a version changes.",
+        back=back,
+    )
+
+
+@router.post("/models/{model}/{version}/edit", dependencies=[WRITES])
+def annotate(visit: VisitDep, model: Name, version: Name, fields: FormDep) -> Response:
+    row = find_version(visit.session, visit.caller, model, version)
+    given = checked(routes.Annotations, _annotations(fields))
+    routes.annotate(visit, row.model, row.version, given)
+    return then(version_href(row.model, row.version))
+
+
+def _version_form(visit: Visit, version: ModelVersion | None, **shown: Any) -> HTMLResponse:
+    labels = version.labels.items() if version else ()
+    return render(
+        visit,
+        "version_form.html",
+        version=version,
+        labels="\n".join(f"{name}={text}" for name, text in labels),
+        notes=version.notes if version else "",
+        longest=registry.LONGEST_NOTES,
+        **shown,
+    )
+
+
+def _annotations(fields: Fields) -> dict[str, object]:
+    """Labels and notes as a form has them. Raises 422: a line is no label, or repeats one."""
+    labels: dict[str, str] = {}
+    for line in filter(None, map(str.strip, fields.get("labels", "").split("\n"))):
+        name, sign, text = line.partition("=")
+        if not sign or name in labels:
+            raise not_valid("labels", f"{line[:80]!r} is not NAME=TEXT, or repeats a name")
+        labels[name.strip()] = text.strip()
+    return {"labels": labels, "notes": fields.get("notes", "")}
 
 
 @router.get("/models/{model}/{version}/promote", dependencies=[WRITES])
