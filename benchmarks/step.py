@@ -1,7 +1,17 @@
 """``python -m benchmarks.step``: a governed step against plain DDP and hand-made routing.
 
-Prints a table and, as its last line, one JSON object by case. docs/performance.md explains the
-numbers. With ``--digests`` it times nothing, and prints the SHA-256 of each case's weights after
+All methods are built side by side from equal weights. In every round each does one step with the
+same rows, in an order that rotates. A step is timed from a barrier to its end on the slowest rank.
+
+Prints a table and, as its last line, one JSON object by case:
+
+``vs_ddp``            median over the rounds of a method's seconds by plain DDP's in the same round
+``vs_ddp_interval``   its 95 % bootstrap interval; it knows nothing of other machines
+``ratio``             work by count, relative to plain training (`benchmarks.flops`)
+``memory``            peak live tensor bytes by plain DDP's, in processes of their own
+``vs_detach_where``   as ``vs_ddp``, by routing with masks in the forward pass
+
+With ``--digests`` it times nothing, and prints the SHA-256 of each case's weights after
 so many governed steps.
 """
 
