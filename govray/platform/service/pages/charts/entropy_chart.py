@@ -1,5 +1,6 @@
 """A run's entropy profiles as charts: sure odds by step, the policy's tolerance, events. Pure.
 
+Odds are ratios, so their axis is logarithmic; those below `LEAST` are drawn there.
 One chart a corpus, one line a layer, in the ledger's own numbers. A rollback's branch is drawn as a
 line of its own, so that steps which were done again stand where they were done. The corpora that
 something followed for come first, then those with the largest odds; `MOST_CHARTS` are drawn.
@@ -18,6 +19,9 @@ from govray.governance.record.incidents import Findings
 
 MOST_CHARTS = 6
 MOST_LINES = 4
+
+LEAST = 0.1
+"""The smallest odds that a chart tells apart."""
 
 LEFT, RIGHT, TOP, BOTTOM = 64, 880, 12, 225
 
@@ -99,7 +103,8 @@ def _chart(
         return round(LEFT + (step - first) / max(last - first, 1) * (RIGHT - LEFT), 1)
 
     def y(value: float) -> float:
-        return round(BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP), 1)
+        height = math.log(max(value, LEAST) / low) / math.log(high / low)
+        return round(BOTTOM - height * (BOTTOM - TOP), 1)
 
     lines = []
     for number, layer in enumerate(layers):
@@ -133,11 +138,13 @@ def _chart(
 
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
-    """Round numbers from at or below ``low`` to at or above ``high``, about five."""
-    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
-        low, high = low - 1, high + 1
-    rough = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
-    start, stop = math.floor(low / step), math.ceil(high / step)
-    return tuple(round(number * step, 12) for number in range(start, stop + 1))
+    """Round odds from at or below ``low`` to above ``high``: 1, 2 and 5 of each power of ten.
+    Over more than two decades, the powers alone."""
+    first = math.floor(math.log10(max(low, LEAST)))
+    last = math.floor(math.log10(high)) + 1
+    marks = (1, 2, 5) if last - first <= 2 else (1,)
+    every = [10.0**power * mark for power in range(first, last) for mark in marks]
+    every = [round(each, 12) for each in (*every, 10.0**last)]
+    start = max((n for n, each in enumerate(every) if each <= max(low, LEAST)), default=0)
+    stop = next(n for n, each in enumerate(every) if each > high)
+    return tuple(every[start : stop + 1])
