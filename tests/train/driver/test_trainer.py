@@ -9,7 +9,7 @@ import yaml
 
 from govray.train.checkpoint.retention import Rules
 from govray.train.driver.trainer import from_experiment
-from govray.train.inputs.experiment_config import parse_experiment, read_experiment, read_yaml
+from govray.train.inputs.experiment_config import parse_experiment, read_experiment, read_overridden
 from govray.train.inputs.run_settings import RunSettings
 from tests.support.tree import ROOT
 
@@ -27,7 +27,7 @@ CHOSEN = {
 
 
 def test_an_experiments_settings_are_the_orders() -> None:
-    trainer = from_experiment(parse_experiment(read_yaml(JOB) | CHOSEN, where="test"))
+    trainer = from_experiment(parse_experiment(read_overridden(JOB)[0] | CHOSEN, where="test"))
     expected = RunSettings(
         seed=5,
         clip_norm=0.5,
@@ -45,6 +45,6 @@ def test_an_experiments_settings_are_the_orders() -> None:
 def test_the_copies_of_the_page_are_an_experiments(tmp_path: Path) -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "aggregators.md").read_text(), re.S)
     file = tmp_path / "experiment.yaml"
-    file.write_text(yaml.safe_dump(read_yaml(JOB) | yaml.safe_load(block)))
+    file.write_text(yaml.safe_dump(read_overridden(JOB)[0] | yaml.safe_load(block)))
     trainer = from_experiment(read_experiment(file))
     assert (trainer.aggregator, trainer.replicate, trainer.workers) == ("fsdp2", 2, 4)
