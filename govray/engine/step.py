@@ -220,7 +220,7 @@ class GovernedStep(GatedStep):
         if not self._late:
             return [self._result(queued, read, losses)]
         self._queued = queued
-        now = now or queued.needs.stop or queued.needs.pause
+        now = now or bool(queued.needs.asked)
         return [each for each in (before, self.confirm() if now else None) if each is not None]
 
     def confirm(self) -> StepResult | None:
@@ -265,8 +265,7 @@ class GovernedStep(GatedStep):
             norms=self.accumulation.sampler.sample(
                 queued.step, queued.passes, read.squares, agreed.group_targets
             ),
-            stop=queued.needs.stop,
-            pause=queued.needs.pause,
+            asked=queued.needs.asked,
         )
 
     def _plan(self, batch: StepBatch, here: FirstFailure) -> list[Pass]:
@@ -292,7 +291,7 @@ class GovernedStep(GatedStep):
         """Begin the step's exchange; while it lasts, buckets that are complete leave at once."""
         try:
             targets = {} if here.failure else self.routed.targets(batch.micro_batches)
-            needs = self.accumulation.padding.needs(passes, stop=batch.stop, pause=batch.pause)
+            needs = self.accumulation.padding.needs(passes, batch.asked)
             pending = self.agreement.start(
                 batch.step, targets, batch.corpora, here.failure, needs.numbers
             )

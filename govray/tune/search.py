@@ -265,7 +265,7 @@ def check_first_comparison(file: SearchFile, rungs: Collection[int]) -> None:
     experiment = file.experiment
     if experiment.validation is None or not file.search.metric.startswith(f"{GROUP}/"):
         return
-    first = min([experiment.checkpoint.every_steps, *rungs])
+    first = min([experiment.commit_steps or experiment.steps, *rungs])
     if experiment.validation.every_steps > first:
         raise UsageError(
             f"trials are compared after {first} steps, before the first validation",

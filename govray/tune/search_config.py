@@ -261,6 +261,13 @@ def parse_search(value: Any, *, where: str, source: Source | None = None) -> Sea
             where=where,
             do="Write a number",
         )
+    if experiment.commit_steps is None:
+        raise UsageError(
+            "checkpoint.every_minutes: trials are compared where they commit, which the clock "
+            "would decide",
+            where=source.where("checkpoint", "every_minutes") if source else where,
+            do="Write every_steps or every_validations",
+        )
     try:
         found = SearchFile(experiment, Search.model_validate(value["search"]))
     except ValidationError as error:

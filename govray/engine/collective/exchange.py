@@ -25,6 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from govray.engine.batch import Asked
 from govray.engine.collective.agreement import (
     Agreed,
     Agreement,
@@ -45,27 +46,26 @@ class Needs:
     Attributes:
         passes: Of each domain, how many.
         shape: Whether to be told what rows look like.
-        pause: Whether to commit and wait.
+        asked: What to do after the step.
     """
 
     passes: tuple[int, ...]
     shape: bool
-    stop: bool
-    pause: bool
+    asked: Asked
 
     @staticmethod
     def count(domains: int) -> int:
         """How many numbers say it."""
-        return domains + 3
+        return domains + 2
 
     @property
     def numbers(self) -> list[int]:
-        return [*self.passes, int(self.shape), int(self.stop), int(self.pause)]
+        return [*self.passes, int(self.shape), int(self.asked)]
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Needs:
-        *passes, shape, stop, pause = numbers
-        return cls(tuple(passes), bool(shape), bool(stop), bool(pause))
+        *passes, shape, asked = numbers
+        return cls(tuple(passes), bool(shape), Asked(asked))
 
 
 class Exchange:

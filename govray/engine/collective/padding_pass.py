@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from govray.engine.batch import IGNORED, MicroBatch
+from govray.engine.batch import IGNORED, Asked, MicroBatch
 from govray.engine.collective.aggregator import Governed, trainable
 from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.exchange import Exchange, Needs
@@ -43,13 +43,13 @@ class Padding:
         self._agreement = agreement
         self._shape: Shape | None = None
 
-    def needs(self, passes: Sequence[Pass], *, stop: bool, pause: bool) -> Needs:
+    def needs(self, passes: Sequence[Pass], asked: Asked = Asked.NOTHING) -> Needs:
         """What this rank, with these passes, needs all ranks to do."""
         if passes:
             self._see(passes[0].parts[0].tensors)
         by_domain = Counter(self._planner.domain_of(each) for each in passes)
         needed = self._aggregator.passes_needed(by_domain)
-        return Needs(tuple(needed), shape=self._shape is None, stop=stop, pause=pause)
+        return Needs(tuple(needed), shape=self._shape is None, asked=asked)
 
     def fill(self, passes: Sequence[Pass], exchange: Exchange) -> list[Pass]:
         """As many passes of each domain as the aggregator needs on all ranks. Collective.
@@ -67,7 +67,7 @@ class Padding:
 
     def refill(self, passes: Sequence[Pass], exchange: Exchange) -> list[Pass]:
         """The same of passes that are planned anew, on all ranks. Collective."""
-        own = self.needs(passes, stop=False, pause=False).passes
+        own = self.needs(passes).passes
         return self._filled(passes, exchange.most(own))
 
     def _filled(self, passes: Sequence[Pass], needed: Sequence[int]) -> list[Pass]:

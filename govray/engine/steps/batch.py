@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from importlib import import_module
 from itertools import pairwise
 from types import MappingProxyType
@@ -118,6 +119,18 @@ def _taken(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     return framework.concat([tensor[rows[start] : rows[stop - 1] + 1] for start, stop in runs])
 
 
+class Asked(IntEnum):
+    """What a rank asks all ranks to do after a step. Of what several ask, the most counts: it is
+    what those below it are, and more."""
+
+    NOTHING = 0
+    COMMIT = 1
+    PAUSE = 2
+    """Commit, and wait."""
+    STOP = 3
+    """Commit, and end the run."""
+
+
 @dataclass(frozen=True)
 class StepBatch:
     """One rank's part of one step.
@@ -129,8 +142,7 @@ class StepBatch:
         error: Why this rank could not load its part. All ranks stop together.
         refused: Whether that is a refusal, which no restart would change.
         unreachable: Whether storage failed, which may answer another time.
-        stop: This rank was asked to stop the run; all ranks learn of it in this step.
-        pause: This rank was asked to commit after this step and wait; likewise.
+        asked: What this rank was asked for; all ranks learn of it in this step.
     """
 
     step: int
@@ -139,8 +151,7 @@ class StepBatch:
     error: str | None = None
     refused: bool = False
     unreachable: bool = False
-    stop: bool = False
-    pause: bool = False
+    asked: Asked = Asked.NOTHING
 
     def without(self, corpora: Collection[str]) -> StepBatch:
         """The batch as if these corpora had not been read.

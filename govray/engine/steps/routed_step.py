@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from govray.engine.steps.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.steps.batch import IGNORED, Asked, MicroBatch, StepBatch
 from govray.engine.steps.first_exchange import FirstExchange, Terms
 from govray.engine.steps.rank_failure import FirstFailure, RankFailure, status, stop_if_failed
 from govray.engine.steps.routed import Routed, count_targets, named_domains, resolve_parameters
@@ -92,7 +92,7 @@ class RoutedStep(GatedStep):
         self._clip_norm = clip_norm
         self._max_rows = max_rows
         self._terms = terms
-        self._first = FirstExchange(terms, tuple(groups), numbers=2)
+        self._first = FirstExchange(terms, tuple(groups), numbers=1)
         super().__init__(self._first.leave_out)
         facts = {
             "groups": {group: list(names) for group, names in groups.items()},
@@ -126,7 +126,7 @@ class RoutedStep(GatedStep):
             sums = self._passes(batch, loss_fn, losses)
             targets = count_targets(self.groups, self._streams, batch.micro_batches)
         rank = self.framework.rank
-        asked = (int(batch.stop), int(batch.pause))
+        asked = (int(batch.asked),)
         row = self._first.row(rank, batch.step, targets, batch.corpora, here.failure, asked)
         rows = self.framework.gather(row)
         self._first.stop_if_failed(rows, here.failure, self._texts)
@@ -147,7 +147,6 @@ class RoutedStep(GatedStep):
                 moved += self._moved(batch.step, gradients, self._scale(norms[domain]))
         totals = self._conclude(batch.step, losses, after.failure)
         self._put(moved)
-        stop, pause = agreed.most
         return StepResult(
             step=batch.step,
             loss=loss_per_target(sum(totals[::2]), sum(totals[1::2])),
@@ -163,8 +162,7 @@ class RoutedStep(GatedStep):
             world_size=self.framework.world_size,
             grad_norms=norms,
             time=agreed.time,
-            stop=bool(stop),
-            pause=bool(pause),
+            asked=Asked(agreed.most[0]),
         )
 
     def _put(self, moved: Sequence[Moved]) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from govray.engine.steps.batch import Asked
+
 
 @dataclass(frozen=True)
 class NormSample:
@@ -34,8 +36,7 @@ class StepResult:
         time: Rank 0's clock when the step began, in seconds since the epoch; 0
             without a clock.
         norms: Gradient norms by corpus, on sampled steps.
-        stop: Whether some rank was asked to stop the run.
-        pause: Whether some rank was asked to commit and wait.
+        asked: The most that some rank was asked for.
     """
 
     step: int
@@ -47,8 +48,7 @@ class StepResult:
     grad_norms: Mapping[str, float]
     time: int
     norms: NormSample | None = None
-    stop: bool = False
-    pause: bool = False
+    asked: Asked = Asked.NOTHING
 
 
 def loss_per_target(total: float, targets: float) -> float:

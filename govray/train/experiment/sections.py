@@ -44,10 +44,26 @@ PlaceText = Annotated[str, AfterValidator(_check_place)]
 """A file or folder of a disk, or a URL of an object store."""
 
 
-class CheckpointEvery(Section):
-    """How often weights and governance state are committed together."""
+USUAL_STEPS = 100
+"""Steps between commits where a file states no measure."""
 
-    every_steps: Positive = 100
+_MEASURES = ("every_steps", "every_minutes", "every_validations")
+
+
+class CheckpointEvery(Section):
+    """How often weights and governance state are committed together: by one of three measures."""
+
+    every_steps: Positive | None = Field(
+        None, description="steps from one commit to the next; 100 if no measure is given"
+    )
+    every_minutes: PositiveFloat | None = Field(
+        None,
+        description="minutes from one commit to the next, by the clock of rank 0; in a run with "
+        "validation the commit waits for the next one",
+    )
+    every_validations: Positive | None = Field(
+        None, description="validations from one commit to the next"
+    )
     save_trial_best: Natural = Field(
         1, description="commits that stay for their loss, the lowest first"
     )
@@ -57,6 +73,13 @@ class CheckpointEvery(Section):
         description="an object store's URL for the commits, such as s3://bucket/prefix; the run's "
         "folder by default",
     )
+
+    @model_validator(mode="after")
+    def _by_one_measure(self) -> CheckpointEvery:
+        given = [name for name in _MEASURES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of {', '.join(given)}: a run commits by one measure")
+        return self
 
 
 class Ema(Section):

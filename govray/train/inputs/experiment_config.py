@@ -51,6 +51,7 @@ from govray.train.experiment.environment import JobEnvironment
 from govray.train.experiment.resources import QUEUED, Resources
 from govray.train.experiment.sections import (
     COSINE,
+    USUAL_STEPS,
     CheckpointEvery,
     Ema,
     LogPolicies,
@@ -458,10 +459,26 @@ class Experiment(Section):
             check_copies(self.resources.num_workers, self.sharding.replicate)
         return self
 
+    @property
+    def commit_steps(self) -> int | None:
+        """Steps from one commit to the next; None if the clock says when."""
+        every = self.checkpoint
+        if every.every_minutes is not None:
+            return None
+        if every.every_validations is not None and self.validation is not None:
+            return every.every_validations * self.validation.every_steps
+        return every.every_steps or USUAL_STEPS
+
     @model_validator(mode="after")
     def _rates_its_commits(self) -> Experiment:
-        if self.validation is not None:
-            own, commits = self.validation.every_steps, self.checkpoint.every_steps
+        if self.validation is None:
+            if self.checkpoint.every_validations is not None:
+                raise ValueError(
+                    "checkpoint.every_validations: the run is not validated; add a section "
+                    "validation, or give every_steps or every_minutes"
+                )
+        elif (commits := self.commit_steps) is not None:
+            own = self.validation.every_steps
             if commits % own:
                 raise ValueError(
                     f"validation.every_steps: of {own}, checkpoint.every_steps ({commits}) is no "

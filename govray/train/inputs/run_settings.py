@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from govray.engine.collective.step_settings import SHARDING, StepSettings
 from govray.errors import UsageError
 from govray.train.checkpoint.retention import DEFAULT, Rules
-from govray.train.experiment.sections import Ema
+from govray.train.experiment.sections import USUAL_STEPS, Ema
 from govray.train.inputs.experiment_config import Experiment
 
 
@@ -19,7 +19,8 @@ class RunSettings(StepSettings):
     Args:
         framework, seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing,
             compile, cuda_graphs, norms_every, collective_timeout_s: See `StepSettings`.
-        checkpoint_every: Steps between commits; the last step always commits.
+        checkpoint_every: Steps between commits, or None; the last step always commits.
+        checkpoint_minutes: Minutes between commits, by the clock of rank 0; ranks agree on each.
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
         ema: How the base model's weights are averaged; None for not at all.
@@ -32,7 +33,8 @@ class RunSettings(StepSettings):
         UsageError: As `StepSettings`, or copies are asked for of a model that is not shared.
     """
 
-    checkpoint_every: int = 100
+    checkpoint_every: int | None = USUAL_STEPS
+    checkpoint_minutes: float | None = None
     commit_at: Collection[int] = ()
     keep: Rules = DEFAULT
     ema: Ema | None = None
@@ -82,7 +84,8 @@ def run_settings(experiment: Experiment) -> RunSettings:
         compile=experiment.compile,
         cuda_graphs=experiment.cuda_graphs,
         collective_timeout_s=experiment.collective_timeout_s,
-        checkpoint_every=experiment.checkpoint.every_steps,
+        checkpoint_every=experiment.commit_steps,
+        checkpoint_minutes=experiment.checkpoint.every_minutes,
         keep=Rules(
             best=experiment.checkpoint.save_trial_best,
             latest=experiment.checkpoint.save_trial_latest,

@@ -14,7 +14,7 @@ versions or hardware are reported and tried.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,6 +126,7 @@ def replay(
         storage or run / FOLDER,
         decisions=resume_point.as_replayed(gating.resumed(run, kept[max(kept)]), leaves),
         partial=start > 0,
+        commit_at=kept,
     )
     folder = Path(order.folder)
     _begin(order, inputs, commit_folder.open_commit(kept[start]) if start else None)
@@ -247,8 +248,10 @@ def _order(
     *,
     decisions: gating.Decisions = gating.UNDECIDED,
     partial: bool = False,
+    commit_at: Collection[int] = (),
 ) -> Order:
-    """The run's order, for a new run folder below ``storage``."""
+    """The run's order, for a new run folder below ``storage``.
+    ``commit_at``: steps that the run's clock may have chosen."""
     record, experiment = inputs.record, inputs.experiment
     run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     folder = storage.resolve() / run_id
@@ -280,6 +283,8 @@ def _order(
             run_settings(experiment),
             seed=plan.seed,
             threads=record.environment.threads,
+            commit_at=tuple(commit_at),
+            checkpoint_minutes=None,
             keep=DEFAULT,
             ema=record.ema,
         ),

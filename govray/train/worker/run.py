@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
 from govray.data.prepared.ray_failures import lost_by_ray
-from govray.engine.batch import StepBatch
+from govray.engine.batch import Asked, StepBatch
 from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn
 from govray.engine.steps.expiry import NoLongerValid
@@ -153,7 +153,7 @@ class Run:
         self._device = assignment.device
         self._folder = place(assignment.order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
-        self._requests = Requests(self._folder)
+        self._requests = Requests(self._folder, assignment.order.settings.checkpoint_minutes)
         self._gating = gating
         self._commits = commits
         self._watch = watch
@@ -199,7 +199,9 @@ class Run:
                     raise Refused(f"the shard holds step {batch.step} where {step} is due")
                 batch = batch.without(self._gating.left_out(step))
                 if self._rank == 0:
-                    self._requests.look()
+                    batch = replace(
+                        batch, asked=self._requests.look(may_commit=self._rated(step + 1))
+                    )
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(
                     step=step,
@@ -209,12 +211,6 @@ class Run:
                     refused=isinstance(error, Refused),
                     unreachable=isinstance(error, InfrastructureFailed | StoreFailed)
                     or lost_by_ray(error),
-                )
-            if self._rank == 0:
-                batch = replace(
-                    batch,
-                    stop=self._requests.stop,
-                    pause=self._requests.pause,
                 )
             yield batch
 
@@ -269,7 +265,11 @@ class Run:
         """Whether a checkpoint is due when so many steps are done, whatever happens."""
         settings = self.order.settings
         every, at = settings.checkpoint_every, settings.commit_at
-        return done == self.order.stop or done % every == 0 or done in at
+        return done == self.order.stop or (every and done % every == 0) or done in at
+
+    def _rated(self, done: int) -> bool:
+        """Whether a commit when so many steps are done has a metric, if the run is judged."""
+        return self.order.validation is None or self._judged(done) is not None
 
     def _done(self, result: StepResult, began: float, loss_fn: LossFn) -> dict[str, float]:
         """Record a step that is confirmed; its metrics. Collective, if it is measured."""
@@ -410,9 +410,9 @@ class Run:
         if section is not None:
             self._judge(section, done, numbers)
         finished = done == self.order.stop or self._best.ended
-        last = finished or self._last.stop
-        pause = self._last.pause and not last
-        due = last or pause or self._planned_commit(done)
+        last = finished or self._last.asked is Asked.STOP
+        pause = self._last.asked is Asked.PAUSE and not last
+        due = last or bool(self._last.asked) or self._planned_commit(done)
         said: Mapping[str, Any] = numbers
         if due:
             self._recorder.flush()
@@ -478,6 +478,7 @@ class Run:
         """
         loss = mean_loss(self._losses)
         self._losses.clear()
+        self._requests.committed()
         with self._run_metrics.waiting("commit"):
             self._commits.begin(
                 done,

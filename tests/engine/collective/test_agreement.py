@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.engine.batch import StepBatch
+from govray.engine.batch import Asked, StepBatch
 from govray.engine.collective.agreement import Agreement, RankFailure, Terms
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused, UsageError
@@ -158,8 +158,8 @@ def attempt(
     )
 
 
-def asked_to(what: str, asked: tuple[int, ...]) -> list[tuple[bool, bool]]:
-    """Whether each of two steps said (stop, pause); only the second was told to."""
+def asked_to(by_rank: dict[int, Asked]) -> list[Asked]:
+    """What each of two steps was told; only the second was asked."""
     torch.manual_seed(0)
     model = GPT(2, 16, 8, 13)
     route = allow_all(model)
@@ -168,17 +168,21 @@ def asked_to(what: str, asked: tuple[int, ...]) -> list[tuple[bool, bool]]:
     for step in (0, 1):
         rows = token_rows(3, 8, 13, step, dist.get_rank())
         batch = step_batch(step, [micro_batch(route, rows)])
-        asking = step == 1 and dist.get_rank() in asked
-        result = run(replace(batch, **{what: asking}), loss)
-        told.append((result.stop, result.pause))
+        asked = by_rank.get(dist.get_rank(), Asked.NOTHING) if step else Asked.NOTHING
+        told.append(run(replace(batch, asked=asked), loss).asked)
     return told
 
 
-def test_all_ranks_hear_in_the_same_step_what_one_was_asked(two_ranks: RankPool) -> None:
-    nothing = (False, False)
-    assert two_ranks.run(asked_to, "stop", (0,)) == [[nothing, (True, False)]] * 2
-    assert two_ranks.run(asked_to, "pause", (1,)) == [[nothing, (False, True)]] * 2
-    assert two_ranks.run(asked_to, "stop", ()) == [[nothing, nothing]] * 2
+def test_all_ranks_hear_in_the_same_step_the_most_that_one_was_asked(two_ranks: RankPool) -> None:
+    commit, pause, stop = Asked.COMMIT, Asked.PAUSE, Asked.STOP
+    for by_rank, heard in (
+        ({0: stop}, stop),
+        ({1: pause}, pause),
+        ({0: commit}, commit),
+        ({0: commit, 1: stop}, stop),
+        ({}, Asked.NOTHING),
+    ):
+        assert two_ranks.run(asked_to, by_rank) == [[Asked.NOTHING, heard]] * 2
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))

@@ -66,15 +66,19 @@ class Rows:
 
     def steps(self) -> Iterator[StepRows]:
         for step in range(self.start_step, STEPS):
-            rows = self._plan.rows(step)[ROUTE.digest]
-            yield StepRows(
-                step=step,
-                tokens=np.stack([_tokens(corpus, row) for _, corpus, row in rows]),
-                lengths=np.full(len(rows), self.length),
-                streams=(ROUTE.digest,) * len(rows),
-                positions=np.arange(len(rows)),
-                corpora=tuple(corpus for _, corpus, _ in rows),
-            )
+            yield rows_of(step, self._plan.rows(step)[ROUTE.digest], self.length)
+
+
+def rows_of(step: int, rows: Any, length: int = CONTEXT + 1) -> StepRows:
+    """What one worker reads of a step."""
+    return StepRows(
+        step=step,
+        tokens=np.stack([_tokens(corpus, row) for _, corpus, row in rows]),
+        lengths=np.full(len(rows), length),
+        streams=(ROUTE.digest,) * len(rows),
+        positions=np.arange(len(rows)),
+        corpora=tuple(corpus for _, corpus, _ in rows),
+    )
 
 
 def _tokens(corpus: str, row: int) -> Any:
