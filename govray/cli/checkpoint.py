@@ -16,7 +16,7 @@ import typer
 
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.option_group import Given, Run, given_place
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli.output import field, in_bytes, line, print_table, report, table
 from govray.cli.process import account_name
 from govray.cli.server_option import service
 from govray.errors import Malformed, Refused, UsageError
@@ -83,7 +83,7 @@ def ls(run: Run) -> None:
         for row in rows:
             grid.row(
                 str(row["step"]),
-                _bytes(row["size"]),
+                in_bytes(row["size"]),
                 row["committed"] or "-",
                 *("-" if row[each] is None else f"{row[each]:.4f}" for each in metrics),
                 _reasons(row),
@@ -94,7 +94,9 @@ def ls(run: Run) -> None:
     for name, why in found.damaged.items():
         field("damaged", f"{name}: {why}")
     for name, size in found.leftovers.items():
-        field("leftover", f"{name}, {_bytes(size)}: never loads; `govray checkpoint gc` deletes it")
+        field(
+            "leftover", f"{name}, {in_bytes(size)}: never loads; `govray checkpoint gc` deletes it"
+        )
 
 
 @app.command("gc")
@@ -130,10 +132,10 @@ def gc(
         gone = {name: size for name, size in gone.items() if name in deleted}
     report({"run": str(run), "deleted": gone, "dryRun": dry_run})
     for name, size in gone.items():
-        line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
+        line(f"{'would delete' if dry_run else 'deleted'}  {name}  {in_bytes(size)}")
     count = sum(name.startswith(f"{OBJECTS}/") for name in gone)
     shared = f" and {count} objects that they shared" if count else ""
-    line(f"{len(gone) - count} folders{shared}, {_bytes(sum(gone.values()))}")
+    line(f"{len(gone) - count} folders{shared}, {in_bytes(sum(gone.values()))}")
     if held:
         line(f"Nothing is deleted: the run is held for {', '.join(held[:3])}.")
 
@@ -208,7 +210,7 @@ def copy(
             "missing": list(done.missing),
         }
     )
-    line(f"copied  {done.run}  step {done.step}, {_bytes(done.size)}")
+    line(f"copied  {done.run}  step {done.step}, {in_bytes(done.size)}")
     for each in done.rows:
         field("rows", each)
     for what in done.missing:
@@ -238,7 +240,7 @@ def list_indexed(run: RunId) -> None:
     grid = table("step", "state", "size", "committed", "pinned", right=("step", "size"))
     for row in rows:
         pinned = (row["pin"] or "yes") if row["pinned"] else ""
-        size = _bytes(int(row["bytes"]))
+        size = in_bytes(int(row["bytes"]))
         grid.row(str(row["step"]), row["state"], size, row["at"] or "-", pinned)
     print_table(grid)
 
@@ -292,13 +294,3 @@ def _writing(folder: Path) -> Iterator[None]:
 def _reasons(row: dict[str, Any]) -> str:
     named = [f"pinned: {row['pin']}" if why == "pinned" else why for why in row["kept"]]
     return ", ".join(named) or "nothing: goes with the next commit, or `govray checkpoint gc`"
-
-
-def _bytes(count: int) -> str:
-    """``count`` in the largest decimal unit that leaves a number of at least one."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

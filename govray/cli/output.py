@@ -209,6 +209,16 @@ class TextGrid:
             )
 
 
+def in_bytes(count: int) -> str:
+    """``count`` in the largest decimal unit that leaves a number of at least one."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> TextGrid:
     """A table, as `TextGrid` is."""
     return TextGrid(columns, right, whole)

@@ -1,4 +1,4 @@
-"""``govray usage``: what was used, by project, user or workspace, as far as you may see it."""
+"""``govray usage``: what was used, as far as you may see it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Annotated
 import typer
 
 from govray.cli.option_group import given_time
-from govray.cli.output import line, print_table, report, table
+from govray.cli.output import in_bytes, line, print_table, report, table
 from govray.cli.server_option import service
 
 
 class UsageBy(StrEnum):
     project = "project"
     user = "user"
+    pool = "pool"
     workspace = "workspace"
 
 
 def usage(
     by: Annotated[
-        UsageBy, typer.Option("--by", help="Add up by project, user or workspace.")
+        UsageBy, typer.Option("--by", help="Add up by project, user, pool or workspace.")
     ] = UsageBy.project,
     since: Annotated[
         str | None,
@@ -30,22 +31,29 @@ def usage(
             help="Count only runs that started, and tasks submitted, at this time or later.",
         ),
     ] = None,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print a file for spreadsheets instead.")
+    ] = False,
 ) -> None:
-    """Show accelerator-hours and attested artifacts, by project, user or workspace."""
+    """Show accelerator-hours, bytes and attested artifacts, by project, user, pool or workspace."""
     from govray.governance.formats.document import format_time
 
     start = format_time(given_time(since, "--since")) if since else None
-    found = service().service.usage(by=by.value, since=start)["items"]
+    asked, known = {"by": by.value, "since": start}, service().service
+    if csv:
+        typer.echo(known.usage_csv(**asked), nl=False)
+        return
+    found = known.usage(**asked)["items"]
     report(found)
     if not found:
         line("Nothing was used yet. Runs count once they are indexed: govray store index DIR")
         return
-    numbers = ("submissions", "runs", "worker-hours", "accelerator-hours", "attested")
+    numbers = ("submissions", "runs", "worker-hours", "accelerator-hours", "stored", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:
         hours = (f"{each[name]:.2f}" for name in ("workerHours", "acceleratorHours"))
         grid.row(
             *(each["name"], str(each["submissions"]), str(each["runs"])),
-            *(*hours, str(each["attested"])),
+            *(*hours, in_bytes(int(each["bytes"])), str(each["attested"])),
         )
     print_table(grid)

@@ -138,6 +138,7 @@ class Service(Namespace):
     metrics = Call("GET", "/metrics", str)
     audit = Pages("/v1/audit", Json)
     usage = Call("GET", "/v1/usage", Json)
+    usage_csv = Call("GET", "/v1/usage.csv", str)
     alerts = Pages("/v1/alerts", Json)
 
 

@@ -80,6 +80,7 @@ from govray.platform.service.routes import (
     submissions,
     tasks,
     tokens,
+    usage,
     version_search,
     webhooks,
 )
@@ -97,7 +98,7 @@ _BELOW_V1 = (
     *(health, sign_in, audit_log, experiments, pins, deletions, submissions, archives, downloads),
     *(files, live_metrics, logs, models, version_search, lineage, corpora, records, ledgers),
     *(attestations, policies, memorization, cases, projects, role_bindings, tokens, webhooks),
-    tasks,
+    *(tasks, usage),
 )
 
 

@@ -1,4 +1,4 @@
-"""What was used, and by whom: accelerator-hours and attested artifacts.
+"""What was used, and by whom: accelerator-hours, bytes and attested artifacts.
 
 Seconds are those of runs' attempts, replays included, as their event logs tell. An
 accelerator is what Ray gave a worker as a GPU. A task (a notebook, a shell, a script) is a program
@@ -6,8 +6,11 @@ that says nothing of itself. Its seconds are those of its attempts as the queue 
 slots, and its accelerators are those of its pool's slots. An attested artifact is an attestation in
 the index whose run is there too. A submission is an entry of the queue, whatever became of it.
 
-The user is who submitted: a submission says so itself, and an experiment's run its record. What ran
-outside of govray is not counted.
+Bytes are those of checkpoints that are on storage now, whenever their run started.
+
+The user is who submitted: a submission says so itself, and an experiment's run its record. The pool
+is the submission's. What ran by hand or by a script had none. What ran outside of govray is not
+counted.
 """
 
 from __future__ import annotations
@@ -21,27 +24,29 @@ from sqlmodel import Session, col, select
 from govray.governance.formats.document import parse_time
 from govray.platform.store import tables
 from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.states import CheckpointState
 from govray.platform.store.submissions import HELD
 
-By = Literal["project", "user", "workspace"]
+By = Literal["project", "user", "pool", "workspace"]
 
 NOWHERE = "-"
-"""The workspace of projects that nobody made."""
+"""The workspace of projects that nobody made, and the pool of what the queue did not start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What one project, user or workspace used."""
+    """What one project, user, pool or workspace used."""
 
     name: str
     submissions: int
     runs: int
     worker_hours: float
     accelerator_hours: float
+    bytes: int
     attested: int
 
 
-_COUNTS = ("submissions", "runs", "worker_hours", "accelerator_hours", "attested")
+_COUNTS = ("submissions", "runs", "worker_hours", "accelerator_hours", "bytes", "attested")
 
 
 def usage(
@@ -53,29 +58,34 @@ def usage(
     experiments: ColumnElement[bool] | None = None,
     submissions: ColumnElement[bool] | None = None,
 ) -> tuple[Usage, ...]:
-    """Usage by project, user or workspace, sorted by name. ``since``: only runs that started, and
-    submissions made, at this instant or later, ``YYYY-MM-DDTHH:MM:SSZ``. ``at``: now."""
-    run, e, s = tables.Run, tables.Experiment, tables.Submission
-    joined, started = col(e.id) == col(run.experiment), col(run.started) >= (since or "")
-    counted = (started, true() if experiments is None else experiments)
+    """Usage, sorted by name. ``since``: only runs that started, and submissions made, at this
+    instant or later, ``YYYY-MM-DDTHH:MM:SSZ``. ``at``: now."""
+    run, e, s, c = tables.Run, tables.Experiment, tables.Submission, tables.Checkpoint
+    started = col(run.started) >= (since or "")
     owner = _owner(by, e)
+
+    def of_runs(*numbers: Any) -> Any:
+        found = select(owner, *numbers).join_from(e, run, col(e.id) == col(run.experiment))
+        if by == "pool":
+            found = found.outerjoin(s, col(s.run) == col(e.id))
+        return found.where(true() if experiments is None else experiments).group_by(owner)
+
     trained = session.execute(
-        select(
-            owner,
+        of_runs(
             func.count(col(run.id)),
             func.sum(run.worker_seconds),
             func.sum(run.accelerator_seconds),
-        )
-        .join_from(e, run, joined)
-        .where(*counted)
-        .group_by(owner)
+        ).where(started)
     ).all()
     attested = session.execute(
-        select(owner, func.count(col(tables.Attestation.digest)))
-        .join_from(e, run, joined)
+        of_runs(func.count(col(tables.Attestation.digest)))
         .join(tables.Attestation, col(tables.Attestation.run) == col(run.id))
-        .where(*counted)
-        .group_by(owner)
+        .where(started)
+    ).all()
+    kept = session.execute(
+        of_runs(func.sum(col(c.bytes)))
+        .join(c, col(c.run) == col(run.id))
+        .where(col(c.state) == CheckpointState.COMPLETED)
     ).all()
     asker = _owner(by, s)
     asked = (col(s.submitted) >= (since or ""), true() if submissions is None else submissions)
@@ -98,6 +108,7 @@ def usage(
     for owned, names in (
         (trained, ("runs", "worker_hours", "accelerator_hours")),
         (attested, ("attested",)),
+        (kept, ("bytes",)),
         (tasks, ("submissions", "worker_hours", "accelerator_hours")),
         (
             [(name, *_since_start(session, session.get_one(s, id), at)) for name, id in running],
@@ -107,7 +118,7 @@ def usage(
         for owner_name, *values in owned:
             used = found.setdefault(owner_name or NOWHERE, dict.fromkeys(_COUNTS, 0))
             for name, value in zip(names, values, strict=True):
-                used[name] += value / 3600 if name.endswith("_hours") else value
+                used[name] += value / 3600 if name.endswith("_hours") else int(value)
     return tuple(Usage(name=name, **found[name]) for name in sorted(found))
 
 
@@ -135,6 +146,8 @@ def _since_start(session: Session, row: tables.Submission, at: str) -> tuple[flo
 
 def _owner(by: By, table: Any) -> Any:
     """What rows of a table with a project and a user are added up by."""
+    if by == "pool":
+        return col(tables.Submission.pool)
     if by != "workspace":
         return col(table.project if by == "project" else table.user)
     p = tables.Project

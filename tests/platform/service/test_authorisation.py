@@ -108,6 +108,8 @@ CASES = [
     get("/metrics", STAFF),
     get("/v1/audit", ("admin", "auditor")),
     get("/v1/usage", STAFF),
+    get("/v1/usage.csv", STAFF),
+    get("/usage", STAFF),
     get("/v1/versions", ALL),
     get("/v1/experiments", STAFF),
     get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),

@@ -113,7 +113,7 @@ def test_a_name_is_no_formula_and_a_file_name_has_no_quote(
     monkeypatch.setattr(downloads, "_FORMULA", ("never",))  # the control
     found = {row[1] for row in rows(client.get("/v1/runs/t/metrics.csv?group=own").text)[1:]}
     assert FORMULA in found
-    [named] = downloads._attached(f'{HOSTILE}\r\nSet-Cookie: a="b"\u202e.csv').values()
+    [named] = downloads.attached(f'{HOSTILE}\r\nSet-Cookie: a="b"\u202e.csv').values()
     assert re.fullmatch(r'attachment; filename="[A-Za-z0-9._-]{1,120}"', named)
 
 

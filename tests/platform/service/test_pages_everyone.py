@@ -59,6 +59,7 @@ LISTINGS = {
     "/runs": STAFF,
     "/runs?state=COMPLETED&sort=loss": STAFF,
     "/compare": STAFF,
+    "/usage?by=pool": STAFF,
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,

@@ -45,6 +45,7 @@ from govray.platform.service.pages import (
     runs,
     signing_in,
     tasks,
+    usage,
 )
 from govray.platform.service.pages.rendering import page
 
@@ -96,7 +97,7 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 router = APIRouter(include_in_schema=False)
 for _each in (
     *(overview, models, corpora, experiments, runs, comparison, ledgers, signing_in),
-    *(queue, tasks, new_experiment, projects, people, cases),
+    *(queue, tasks, new_experiment, projects, people, usage, cases),
 ):
     router.include_router(_each.router)
 router.include_router(cases.requests)

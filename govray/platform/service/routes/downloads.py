@@ -25,6 +25,7 @@ from govray.platform.service.visible.readers import RUN_READERS
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
+CSV = "text/csv; charset=utf-8"
 MOST_NUMBERS = 2_000_000
 ROWS_AT_ONCE = 5_000
 
@@ -71,8 +72,8 @@ def metrics_csv(
         )
     return StreamingResponse(
         _lines(visit.request.app.state.engine, statement, order),
-        media_type="text/csv; charset=utf-8",
-        headers=_attached(f"{known.id}-metrics.csv"),
+        media_type=CSV,
+        headers=attached(f"{known.id}-metrics.csv"),
     )
 
 
@@ -80,7 +81,7 @@ def _lines(engine: Engine, statement: Any, order: Sequence[Any]) -> Iterator[str
     """The file in pieces, each of a query of its own."""
     key = tuple_(*order)
     position: tuple[Any, ...] | None = None
-    yield _written([HEADER])
+    yield written([HEADER])
     while True:
         some = statement if position is None else statement.where(key > position)
         with Session(engine) as session:
@@ -88,27 +89,27 @@ def _lines(engine: Engine, statement: Any, order: Sequence[Any]) -> Iterator[str
         if not rows:
             return
         position = tuple(getattr(rows[-1], column.key) for column in order)
-        yield _written(
+        yield written(
             [
-                (_text(each.group), _text(each.name), each.step, each.attempt, repr(each.value))
+                (text(each.group), text(each.name), each.step, each.attempt, repr(each.value))
                 for each in rows
             ]
         )
 
 
-def _written(rows: Sequence[Sequence[object]]) -> str:
+def written(rows: Sequence[Sequence[object]]) -> str:
     """RFC 4180."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     return text.getvalue()
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
     """A name that no spreadsheet computes: names are whatever a training loop reports."""
     return f"'{name}" if name.startswith(_FORMULA) else name
 
 
-def _attached(name: str) -> dict[str, str]:
+def attached(name: str) -> dict[str, str]:
     """That a browser saves the answer under ``name``, of which plain characters stay."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-120:]
     return {"Content-Disposition": f'attachment; filename="{plain}"'}

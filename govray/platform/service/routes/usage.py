@@ -1,0 +1,94 @@
+"""Who used how much, as JSON and as CSV."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+
+from govray.governance.formats.document import Timestamp
+from govray.platform.service.http.answer import Answer, Decimal
+from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.routes.downloads import CSV, attached, text, written
+from govray.platform.service.visible.reach import in_projects
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.store import tables
+from govray.platform.store.usage import By
+from govray.platform.store.usage import usage as used
+
+router = APIRouter(tags=["service"], dependencies=[RUN_READERS])
+
+
+class Used(Answer):
+    """What one project, user, pool or workspace used."""
+
+    name: str
+    submissions: int = Field(description="Entries of the queue that were made.")
+    runs: int
+    worker_hours: float
+    accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
+    bytes: Decimal = Field(description="Of checkpoints that are there now, whatever `since` says.")
+    attested: int = Field(description="Attestations in the index of these runs.")
+
+
+class Usage(Answer):
+    """Usage by project, user, pool or workspace, by name."""
+
+    by: By
+    items: list[Used]
+
+
+Since = Annotated[
+    Timestamp | None,
+    Query(description="Runs that started, and submissions made, then or later."),
+]
+
+
+@router.get("/usage")
+def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
+    """Accelerator-hours, bytes, submissions and attested artifacts, of what you may read.
+
+    A project that nobody made is in no workspace, and counts for the name ``-`` there. So does what
+    ran by hand or by a script, among pools.
+    """
+    rows = used(
+        visit.session,
+        at=visit.at,
+        by=by,
+        since=since,
+        experiments=in_projects(visit.caller, tables.Experiment.project),
+        submissions=in_projects(visit.caller, tables.Submission.project),
+    )
+    return Usage(by=by, items=[Used.model_validate(each) for each in rows])
+
+
+@router.get(
+    "/usage.csv",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "One name a line.",
+            "content": {
+                "text/csv": {
+                    "example": "project,submissions,runs,workerHours,acceleratorHours,bytes,"
+                    "attested\r\nvision,4,9,12.5,25.0,1024,3\r\n"
+                }
+            },
+        }
+    },
+)
+def usage_csv(visit: VisitDep, by: By = "project", since: Since = None) -> Response:
+    """The same as CSV.
+
+    A name that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    found = usage(visit, by, since)
+    numbers = [name for name in Used.model_fields if name != "name"]
+    rows = [[text(each.name), *(getattr(each, name) for name in numbers)] for each in found.items]
+    return Response(
+        written([[by, *map(to_camel, numbers)], *rows]),
+        media_type=CSV,
+        headers=attached(f"usage-by-{by}.csv"),
+    )
