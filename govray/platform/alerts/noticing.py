@@ -29,16 +29,19 @@ from govray.platform.store.tables import (
     Decision,
     Delivery,
     Experiment,
+    Project,
     Reverification,
     Run,
     Submission,
     Webhook,
 )
+from govray.platform.store.usage import month_of, usage
 from govray.platform.store.webhooks import event_id
 
 BATCH = 500
 """Events of one transaction; the rest come with the next."""
 LONGEST_REASON = 1000
+_BUDGET = "monthly_accelerator_hours"
 _DECIDED = ("flag", "gate", "rollback", "log")
 
 
@@ -71,6 +74,7 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
         *_ended_searches(session),
         *_decided(session),
         *_submissions(session),
+        *_budgets(session, at),
         *_credentials(session, soon),
         *_reverified(session),
     ):
@@ -231,6 +235,39 @@ def _submissions(session: Session) -> Iterator[_Found]:
                 project=row.project,
                 data=data,
             )
+
+
+def _budgets(session: Session, at: str) -> Iterator[_Found]:
+    """Projects that have used their accelerator-hours of this month. What started in a month counts
+    for it, so ``govray usage --since`` its first day says the same."""
+    p, began, kind = Project, month_of(at), "project.budget"
+    month = began[: len("YYYY-MM")]
+    rows = session.exec(
+        select(p)
+        .where(p.settings[_BUDGET].as_float() > 0, _unnoticed(kind, col(p.name), month))
+        .order_by(col(p.name))
+        .limit(BATCH)
+    ).all()
+    budgets = {row.name: float(row.settings[_BUDGET]) for row in rows}
+    if not budgets:
+        return
+    names = sorted(budgets)
+    found = usage(
+        session,
+        at=at,
+        since=began,
+        experiments=col(Experiment.project).in_(names),
+        submissions=col(Submission.project).in_(names),
+    )
+    for each in found:
+        if each.accelerator_hours >= budgets[each.name]:
+            data = {
+                "project": each.name,
+                "month": month,
+                "acceleratorHours": each.accelerator_hours,
+                "budget": budgets[each.name],
+            }
+            yield _Found(kind=kind, subject=each.name, mark=month, project=each.name, data=data)
 
 
 def _credentials(session: Session, soon: str) -> Iterator[_Found]:

@@ -94,6 +94,9 @@ class ProjectSettings(BaseModel):
     retention: Retention | None = Field(
         None, description="which runs are deleted by themselves; none of them"
     )
+    monthly_accelerator_hours: float | None = Field(
+        None, gt=0, description="budget of a calendar month, an event when it is reached; no budget"
+    )
     memorization_tau: float | None = Field(
         None, description="the laxest limit of memorization that a search may declare"
     )

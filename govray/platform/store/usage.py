@@ -122,6 +122,11 @@ def usage(
     return tuple(Usage(name=name, **found[name]) for name in sorted(found))
 
 
+def month_of(at: str) -> str:
+    """When the calendar month of this instant began, in UTC."""
+    return f"{at[: len('YYYY-MM')]}-01T00:00:00Z"
+
+
 def spent(session: Session, row: tables.Submission, at: str) -> dict[str, float]:
     """The columns that change when an attempt of an entry ends at this instant. None of a run: its
     own event log tells."""

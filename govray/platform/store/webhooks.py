@@ -38,6 +38,7 @@ Kind = Literal[
     "search.completed",
     "submission.error",
     "submission.not_attested",
+    "project.budget",
     "credential.expiring",
     "model.unverified",
     "model.verified",

@@ -15,7 +15,15 @@ from govray.platform.alerts.noticing import notice
 from govray.platform.store import rebuild, webhooks
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import ExperimentState, RunState, SubmissionState
-from govray.platform.store.tables import Alert, Delivery, Reverification, Webhook
+from govray.platform.store.tables import (
+    Alert,
+    Delivery,
+    Pool,
+    Project,
+    Reverification,
+    Run,
+    Webhook,
+)
 from govray.platform.store.webhooks import event_id
 from tests.support.databases import on_both
 from tests.support.happened import AT, LATER, credential, decision, experiment, run_row, submission
@@ -34,7 +42,7 @@ def everything(session: Session) -> None:
     """One event of each kind that the index has, and much that is none."""
     run_row(session, "done", T.COMPLETED, finished=LATER)
     run_row(session, "broken", T.ERROR, why="rank 1 died", project="other")
-    run_row(session, "going", T.ACTIVE)
+    run_row(session, "going", T.ACTIVE, accelerator_seconds=9000.0)
     for number, kind in enumerate(("restart", "flag", "gate", "rollback", "log")):
         decision(session, "going", number, kind)
     decision(session, "broken", 0, "stop")
@@ -58,6 +66,7 @@ def everything(session: Session) -> None:
                 checked=LATER,
             )
         )
+    session.get_one(Project, "default").settings = {"monthly_accelerator_hours": 2.5}
     session.commit()
 
 
@@ -77,6 +86,7 @@ EVERY = {
     ("search.completed", "search"),
     ("submission.error", "s-1"),
     ("submission.not_attested", "s-3"),
+    ("project.budget", "default"),
     ("credential.expiring", "beta"),
     ("model.unverified", "sha256:a"),
     ("model.verified", "sha256:a"),
@@ -128,3 +138,42 @@ def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
         monkeypatch.setattr(noticing, "_unnoticed", lambda *_: true())
         with pytest.raises(IntegrityError):
             notice(session, at=LATER, ahead=DAYS)
+
+
+@on_both
+def test_a_budget_is_an_event_once_a_month(store: Engine) -> None:
+    """A run, and a task that is running, count from their start on; what began before does not."""
+
+    def budgets(at: str) -> list[Any]:
+        noticed(session, at)
+        rows = session.exec(select(Alert).where(Alert.kind == "project.budget"))
+        return sorted((row.mark, row.project, row.data["acceleratorHours"]) for row in rows)
+
+    with Session(store) as session:
+        for project in ("tight", "free"):
+            session.add(
+                Project(name=project, workspace="default", settings={}, created=AT, user="ada")
+            )
+            hour = {"accelerator_seconds": 3600.0, "project": project}
+            run_row(session, f"old-{project}", T.COMPLETED, started="2026-10-31T23:59:59Z", **hour)
+            run_row(session, f"new-{project}", T.COMPLETED, started="2026-11-01T00:00:00Z", **hour)
+        session.get_one(Project, "tight").settings = {"monthly_accelerator_hours": 2.0}
+        session.add(Pool(name="gpu", slots=1, gpus=1))
+        session.commit()
+        assert budgets("2026-11-24T09:00:00Z") == [], "an hour of two"
+        running = {"kind": "command", "pool": "gpu", "slots": 1, "project": "tight"}
+        submission(session, "s-1", SubmissionState.RUNNING, started=AT, submitted=AT, **running)
+        session.commit()
+        assert budgets("2026-11-24T09:59:59Z") == []
+        once = [("2026-11", "tight", 2.0)]
+        assert budgets("2026-11-24T10:00:00Z") == once
+        session.get_one(Project, "tight").settings = {"monthly_accelerator_hours": 2.5}
+        session.commit()
+        assert budgets("2026-11-30T23:59:59Z") == once, "not again in its month"
+        run_row(session, "next", T.ACTIVE, started="2026-12-01T00:00:00Z", project="tight")
+        session.get_one(Run, "next").accelerator_seconds = 9000.0
+        session.commit()
+        assert [each[:2] for each in budgets("2026-12-01T00:00:00Z")] == [
+            ("2026-11", "tight"),
+            ("2026-12", "tight"),
+        ]

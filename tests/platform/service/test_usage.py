@@ -11,10 +11,10 @@ import pytest
 from sqlmodel import Session
 
 from govray.platform.store.database import open_store
-from govray.platform.store.states import CheckpointState, SubmissionState, RunState
-from govray.platform.store.tables import Checkpoint, Pool
+from govray.platform.store.states import CheckpointState, RunState, SubmissionState
+from govray.platform.store.tables import Checkpoint, Pool, Project
 from tests.support.databases import on_both
-from tests.support.happened import experiment, run, submission
+from tests.support.happened import experiment, run_row, submission
 from tests.support.people import Service, serve
 
 FORMULA = '=HYPERLINK("x")'
@@ -42,7 +42,7 @@ def used(store_url: str) -> Iterator[Service]:
             ("3", "vision", "ada", OLD, 20),
         ):
             experiment(session, f"e-{name}", project=project, user=user)
-            run(
+            run_row(
                 session, f"r-{name}", RunState.COMPLETED, experiment=f"e-{name}",
                 started=started, worker_seconds=3600.0, accelerator_seconds=3600.0,
             )  # fmt: skip
@@ -91,3 +91,7 @@ def test_the_page_has_the_same_and_leads_to_the_file(used: Service) -> None:
     assert "=HYPERLINK(&#34;x&#34;)" in page
     assert '/v1/usage.csv?by=user&amp;since=2026-11-01T00%3A00%3A00Z"' in page
     assert client.get("/usage?since=soon").status_code == 422
+    with Session(used.engine) as session:
+        session.get_one(Project, "default").settings = {"monthly_accelerator_hours": 12.5}
+        session.commit()
+    assert "2.00 of 12.5 accelerator-hours" in client.get("/projects/default").text

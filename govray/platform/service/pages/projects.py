@@ -26,7 +26,8 @@ from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings
 from govray.platform.store.role_bindings import ROLES
-from govray.platform.store.tables import Project, RoleBinding, Workspace
+from govray.platform.store.tables import Experiment, Project, RoleBinding, Submission, Workspace
+from govray.platform.store.usage import month_of, usage
 
 MOST_ROLES = 200
 
@@ -87,6 +88,7 @@ def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
         "project.html",
         project=row,
         space=space_of(visit, row.name),
+        budget=_budget(visit, row),
         own=sorted(role_in(visit.caller, row, at=visit.at)),
         roles=roles[:MOST_ROLES],
         more=len(roles) > MOST_ROLES,
@@ -95,6 +97,21 @@ def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
         bindable=[each for each in ROLES if each != "supplier"],
         settings=written(row.settings) if row.settings else "",
     )
+
+
+def _budget(visit: Visit, row: Project) -> tuple[float, float] | None:
+    """The accelerator-hours that this month has used, and those that it may; None: no budget."""
+    most = parse_settings(row.settings, where="settings").monthly_accelerator_hours
+    if most is None:
+        return None
+    found = usage(
+        visit.session,
+        at=visit.at,
+        since=month_of(visit.at),
+        experiments=col(Experiment.project) == row.name,
+        submissions=col(Submission.project) == row.name,
+    )
+    return sum(each.accelerator_hours for each in found), most
 
 
 def _around(row: Project) -> ColumnElement[bool]:
