@@ -44,7 +44,8 @@ def audit(
         typer.Option("--suffix", min=1, max=1 << 20, help="Tokens that decoding has to reproduce."),
     ] = 32,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.01, max=100.0, help="That samples are drawn at.")
+        float,
+        typer.Option("--temperature", min=0.01, max=100.0, help="The temperature of sampling."),
     ] = 1.0,
     top_k: Annotated[
         int,

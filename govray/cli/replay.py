@@ -151,7 +151,7 @@ def _signer(
     lists: list[Path] | None,
     record: RunRecord,
 ) -> tuple[Signer | None, TrustState | None]:
-    """Who signs the outcome, and the trust that names the key; before Ray starts."""
+    """The signer of the outcome, and the trust that names the key; before Ray starts."""
     from govray.train.inputs import operator_key
 
     if key is None:

@@ -67,7 +67,7 @@ class Shown:
 
     @property
     def submitted(self) -> str | None:
-        """Who submitted the run that an attestation is about, as far as it states that."""
+        """The submitter of the run that an attestation is about, as far as it states that."""
         predicate = self.statement.get("predicate")
         stated = predicate.get("execution") if isinstance(predicate, dict) else None
         if not isinstance(stated, dict) or "user" not in stated:

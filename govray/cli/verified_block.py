@@ -77,7 +77,7 @@ def print_verdict(model: VerifiedModel) -> None:
 
 
 def _witnesses(model: VerifiedModel) -> str | None:
-    """Who cosigned the ledger's head; None where the trust root asks nobody."""
+    """The witnesses that cosigned the ledger's head; None where the trust root asks nobody."""
     if (policy := model.trust_root.root.witness_policy) is None:
         return None
     by = ", ".join(str(each) for each in model.cosignatures) or "none cosigned the ledger's head"
@@ -371,7 +371,7 @@ def _span(start: int, stop: int, end: int) -> str:
 
 
 def _replayers(model: VerifiedModel, corpora: set[str], level: int) -> str:
-    """Who says so, from level 2 on: those who replayed the run without each of ``corpora``."""
+    """The parties that replayed the run without each of ``corpora``; from level 2 on."""
     if level < LEVELS.index("replay identical"):
         return ""
     by = [{str(each) for each in model.replayed_by.get(corpus, ())} for corpus in corpora]

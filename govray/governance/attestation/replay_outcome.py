@@ -75,7 +75,7 @@ class ReplayOutcome(Signed):
         if not self.start < self.stop <= self.max_steps:
             raise ValueError("the steps are not of the plan")
         if self.identical and (not self.original or self.original != self.replayed):
-            raise ValueError("identical, but the digests differ or there are none")
+            raise ValueError("identical, but the digests differ or are missing")
         return self
 
     @property

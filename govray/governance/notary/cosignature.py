@@ -47,7 +47,7 @@ def key_id(name: str, key: PublicKey) -> bytes:
     Raises ``UsageError``: the key is not Ed25519."""
     if key.algorithm != "ed25519":
         raise UsageError(
-            "a witness cosigns with Ed25519, and this key is another",
+            "a witness cosigns with Ed25519, and this key is of another kind",
             where=f"witness {name}",
             do="Make a key for the witness alone: govray keys new witness.pem",
         )

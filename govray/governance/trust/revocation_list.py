@@ -440,7 +440,7 @@ def _check_follows(
     where = f"revocations of {was.issuer}"
     if new is None:
         raise Untrusted(
-            f"there is none any more, after {was}",
+            f"the list that followed {was} is gone",
             where=where,
             do="Put the newest list back",
         )

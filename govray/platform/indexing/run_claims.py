@@ -74,7 +74,7 @@ def refuse_another_place(
         raise Refused(f"{record.run_id} is no name of {what}", where=below, do=_RENAME)
     if below != (f"{above}/{record.run_id}" if above else record.run_id):
         raise Refused(
-            f"the folder says that it is {what} called {record.run_id}, whose place is another",
+            f"the folder says that it is {what} called {record.run_id}, which lies elsewhere",
             where=below,
             do=_RENAME,
         )

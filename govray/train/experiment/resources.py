@@ -75,7 +75,7 @@ class Resources(Section):
     pool: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="the pool of nodes of a submitted run; a run by hand is in none",
+        description="the pool of nodes of a submitted run; not for a run by hand",
     )
     priority: int | None = Field(
         None,

@@ -269,7 +269,7 @@ class Experiment(Section):
     resources: Resources = Resources()
     environment: JobEnvironment | None = Field(
         None,
-        description="what a submitted job runs in; a run by hand does without",
+        description="what a submitted job runs in; not for a run by hand",
     )
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()

@@ -82,7 +82,7 @@ def _move(device: torch.device, model: nn.Module, optimizer: torch.optim.Optimiz
     for name, parameter in model.named_parameters():
         if optimizer is not None and parameter is not before[name]:
             raise Refused(
-                f"moving {name} to {device} made a new parameter, which the optimizer lacks",
+                f"moving {name} to {device} made a new parameter that the optimizer does not have",
                 where="govern()",
                 do="Move the model to ray.train.torch.get_device() before making the optimizer",
             )

@@ -135,7 +135,7 @@ def _load(world: World, data: bytes, previous: Revocations | None = None) -> Rev
         (lambda w: [revoke(w, entry(), sequence=4)], "never goes back"),
         (lambda w: [revoke(w, entry(), entry(corpus="acme2"), sequence=5)], "two different lists"),
         (lambda w: [revoke(w, sequence=6)], "lacks an entry"),
-        (lambda w: [], "none any more"),
+        (lambda w: [], "is gone"),
     ],
 )
 def test_a_list_never_goes_back(

@@ -97,7 +97,7 @@ def check_removed(attestation: Attestation, corpus: str) -> None:
         )
     if not own:
         raise Refused(
-            f"{corpus!r} trained no adapter, so there is none to remove",
+            f"{corpus!r} trained no adapter, so there is nothing to remove",
             where=where,
             do="Decide 'revoked', and link a version of a run without it",
         )

@@ -1,8 +1,8 @@
 """``/v1/attestations``: the exact signed bytes, by digest or by a file that they are about.
 
-An envelope is immutable, so it may be cached for ever under its ETag. Whoever fetches one need not
-trust this service: `govray verify` and any DSSE library check it against a trust root that came
-another way.
+An envelope is immutable, so it may be cached for ever under its ETag. Its reader need not trust
+this service: `govray verify` and any DSSE library check it against a trust root that came another
+way.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Filter = Annotated[str | None, Query(max_length=200)]
 
 
 class Entry(Answer):
-    """Who did what to what."""
+    """An act: by a user, on a subject."""
 
     number: Count
     at: str

@@ -123,7 +123,7 @@ async def stream(
 
 
 def read_position(text: str | None) -> Position:
-    """The position of an event's id; from the start if it is another's."""
+    """The position of an event's id; from the start if it belongs to another stream."""
     form = _POSITION.fullmatch(text or "")
     return (int(form[1]), int(form[2]), int(form[3])) if form else (0, 0, 0)
 

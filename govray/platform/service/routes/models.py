@@ -1,6 +1,6 @@
 """Models and their versions: reading the registry, and writing it.
 
-Who sees what
+What each role sees
 
 * Staff see everything of a version, as does who has a role where its run lies.
 * Everyone sees name, version and attestation digest, of versions whose attestation is public.

@@ -96,7 +96,7 @@ class RoleAt(Answer):
 
 
 class Self(Answer):
-    """Who you are to this service, and what your token is good for."""
+    """Your account here, and what your token is good for."""
 
     name: str
     role: str = Field(description="In the whole organisation.")
@@ -204,7 +204,7 @@ def groups(session: SessionDep, page: PageDep) -> Listing[Group]:
 
 @router.get("/groups/{group}/members", dependencies=[WATCHERS])
 def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Member]:
-    """Who is in a group, by name. A group without members is no group."""
+    """List the members of a group, by name. A group without members is no group."""
     row = GroupMember
     statement = select(row).where(col(row.group) == group)
     return page.listing(session, statement, (row.user,), Member.model_validate)
@@ -212,7 +212,7 @@ def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Mem
 
 @router.put("/groups/{group}/members/{user}", dependencies=[ADMINS])
 def add_member(visit: VisitDep, group: PlaceName, user: UserPath) -> Member:
-    """Put a user into a group, which its first member makes. For admins of the organisation."""
+    """Put a user into a group. The first member makes it. For admins of the organisation."""
     begin_writing(visit.session)
     if visit.caller.role_until is not None:
         for until in role_bindings.ends_of_group(visit.session, group):

@@ -1,9 +1,9 @@
 """Notebooks, shells, TensorBoard, commands and inference: submitting them, and opening them.
 
 A task is an entry of the queue, and goes by its project as an experiment does
-(`govray.platform.service.acting.acting.may_act`). Who may submit there submits tasks, within the
-project's pools, priorities and slots. Who sees the project's submissions sees its tasks. Its owner
-opens a task, and an admin of the project or of the organisation.
+(`govray.platform.service.acting.acting.may_act`). The same people submit tasks, within the
+project's pools, priorities and slots, and see them. Its owner opens a task, and an admin of the
+project or of the organisation.
 
 To open a task gives an address on the task's own host, good once and for a minute. Nothing of the
 task goes through this service's own origin (`govray.platform.service.http.origin` says why).
