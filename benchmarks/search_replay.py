@@ -6,9 +6,7 @@ The arms differ in what they make of M:
 * ``limit_at_end``: trials are compared by loss. M is measured where one ends its last rung, and the
   result must be within the limit;
 * ``governed``: M is measured at every rung, and trials are compared by the governed objective, as
-  `govray tune` does under a limit;
-* ``low_m_places``: as ``governed``, but a quarter of the places of a rung go to others. They go by
-  loss among the half of its trials with the lowest M (`LowestM`).
+  `govray tune` does under a limit.
 
 Random search runs the same points in the same order, each to its end, under the arm's limit.
 """
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -27,47 +24,8 @@ from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point
 from govray.tune.successive_halving import Bracket
 
-ARMS = ("plain", "limit_at_end", "governed", "low_m_places")
+ARMS = ("plain", "limit_at_end", "governed")
 FORMS = ("stopping", "promotion")
-_SHARE = 4
-"""One in this many places is of `LowestM`."""
-_FIRST = -2.0
-"""An objective before all governed ones, which are above -1."""
-
-
-class LowestM:
-    """A method whose rungs keep some places for trials of low M.
-
-    Of the trials that reached the rung so far, the half with the lowest M competes for such places,
-    by loss. There is one for four of the rung's places. That is decided as
-    the trial reports; the method is told an objective before all others. The method fills the
-    other places by the governed objective.
-
-    Args:
-        method: Who decides.
-        divisor: One trial in this many goes on.
-    """
-
-    def __init__(self, method: Method, divisor: int) -> None:
-        self._method = method
-        self._divisor = divisor
-        self._rungs: dict[int, list[tuple[float, float]]] = {}  # (M, loss) of each, by M
-
-    def next(self) -> str | None:
-        """See `Method`."""
-        return self._method.next()
-
-    def goes_on(self, trial: str, said: TrialReport) -> bool:
-        """See `Method`."""
-        rung = self._rungs.setdefault(said.step, [])
-        if said.memorization is None or not math.isfinite(said.value):
-            return self._method.goes_on(trial, said)
-        own = (said.memorization, said.value)
-        insort(rung, own)
-        lowest = sorted(rung[: (len(rung) + 1) // 2], key=lambda each: each[1])
-        if own in lowest[: len(rung) // (_SHARE * self._divisor)]:
-            said = replace(said, objective=_FIRST)
-        return self._method.goes_on(trial, said)
 
 
 def orders(count: int, curves: int) -> list[tuple[int, ...]]:
@@ -151,8 +109,7 @@ def _method(cached: Cached, arm: str, form: str | None, divisor: int) -> Method:
         ),
         "promotion": lambda: Halving([bracket], divisor),
     }
-    method = made[form]()
-    return LowestM(method, divisor) if arm == "low_m_places" and form else method
+    return made[form]()
 
 
 def _report(cached: Cached, number: int, rung: int, tau: float) -> TrialReport:
