@@ -262,6 +262,14 @@ def resume(
     ] = False,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    other_code: Annotated[
+        bool,
+        typer.Option(
+            "--other-code",
+            help="Go on although govray's code, or the model's, is not what the run began with. "
+            "The model will say so.",
+        ),
+    ] = False,
 ) -> None:
     """Continue a run, or attest a finished one."""
     from govray.governance.submission.submission import read_submission
@@ -279,7 +287,7 @@ def resume(
         raise UsageError("the run is finished and attested", where=str(run))
     of = read_submission(submission) if submission else None
     if carried:
-        _resume_carried(run, experiment, trust_root, revocations or (), of)
+        _resume_carried(run, experiment, trust_root, revocations or (), of, other_code)
         return
     if trust_root or revocations:
         raise UsageError(
@@ -287,7 +295,12 @@ def resume(
             where="--trust-root" if trust_root else "--revocations",
             do="Give them with --carried",
         )
-    drive(experiment, lambda **more: from_experiment(experiment, resume=run, submission=of, **more))
+    drive(
+        experiment,
+        lambda **more: from_experiment(
+            experiment, resume=run, submission=of, other_code=other_code, **more
+        ),
+    )
 
 
 def _resume_carried(
@@ -296,6 +309,7 @@ def _resume_carried(
     trust_root: Path | None,
     revocations: Sequence[Path],
     submission: Submission | None,
+    other_code: bool,
 ) -> None:
     """Go on with what the newest checkpoint carries, under a trust root from elsewhere."""
     from dataclasses import replace
@@ -313,7 +327,9 @@ def _resume_carried(
             where=str(path),
             do="Get the root from its owner, not with the run",
         )
-    shared = carried_inputs(run, user_files.read(path), revocations, submission=submission)
+    shared = carried_inputs(
+        run, user_files.read(path), revocations, submission=submission, other_code=other_code
+    )
     record = read_record(run)
     if experiment.validation is not None:
         shared = replace(
@@ -329,6 +345,7 @@ def _resume_carried(
             shared=shared,
             train_loop_config=record.config,
             checkpoint_storage=recorded_url(run),
+            other_code=other_code,
             **more,
         ),
     )

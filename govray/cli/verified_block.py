@@ -46,6 +46,8 @@ def print_verdict(model: VerifiedModel) -> None:
     field("isolation", attestation.execution.apart)
     if start := _start(model):
         field("started", start)
+    for earlier in attestation.run.earlier_code or ():
+        field("other code", f"from step {earlier.step} on: bits are comparable up to there")
     for each in attestation.run.ancestry or ():
         field("ancestor", f"run {each.run} to step {each.step}, ledger root {_short(each.root)}")
     for selection in attestation.selection_taint or ():

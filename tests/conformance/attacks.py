@@ -14,7 +14,7 @@ import numpy as np
 
 from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, Untrusted
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.environment import Setup
+from govray.governance.attestation.environment import EarlierCode, Setup
 from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.formats import canonical_json
@@ -540,6 +540,22 @@ def claim_replay_of_another_plan(a: Attestation) -> dict[str, Any]:
     changed = claim_replay(a)
     [evidence] = changed["replays"]
     return changed | {"replays": (evidence.model_copy(update={"plan": a.plan.digest}),)}
+
+
+def replay_across_other_code(world: World, folder: Path) -> None:
+    """A replay that would be evidence if the run had been of one code."""
+    digest = canonical_json.sha256((folder / model_folder.WEIGHTS).read_bytes())
+
+    def claim(a: Attestation) -> dict[str, Any]:
+        changed = claim_replay(a)
+        [evidence] = changed["replays"]
+        earlier = (EarlierCode(step=1, code_digest=DIGEST),)
+        return changed | {
+            "replays": (evidence.model_copy(update={"files": {model_folder.WEIGHTS: digest}}),),
+            "run": a.run.model_copy(update={"earlier_code": earlier}),
+        }
+
+    reattest(claim)(world, folder)
 
 
 def average_and_replay(*compared: str) -> Attack:
@@ -1372,6 +1388,11 @@ CASES = [
             "replay of another plan",
             reattest(claim_replay_of_another_plan),
             "replay without acme: it followed another plan",
+        ),
+        (
+            "replay across other code",
+            replay_across_other_code,
+            "attestation replays: the run went on under other code",
         ),
         (
             "replay of the weights, and not of their average",

@@ -54,6 +54,7 @@ NOT_IN_THE_SCRIPT = {
     "level without evidence",
     "replay of other weights",
     "replay of another plan",
+    "replay across other code",
     "replay of the weights, and not of their average",
 } | {case.name for case in CASES if case.points_at.startswith("step 2 gradient norms")}
 NOT_IN_THE_SCRIPT |= {

@@ -70,6 +70,8 @@ def run_history(facts: VerifiedFacts) -> Iterator[tuple[str, str]]:
         yield "startedFrom", f"existing weights {name}, {digest}"
     if brought := sorted({each for labels in attestation.pretrained.values() for each in labels}):
         yield "broughtByStart", ", ".join(brought)
+    for earlier in attestation.run.earlier_code or ():
+        yield "otherCode", f"from step {earlier.step} on, {earlier.code_digest} before"
     for ancestor in attestation.run.ancestry or ():
         yield (
             "ancestor",

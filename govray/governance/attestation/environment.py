@@ -37,6 +37,17 @@ class SourceCode(Document):
     dirty: bool | None = None
 
 
+class EarlierCode(Document):
+    """Code that a run's steps before ``step`` ran under; then it went on under other code.
+
+    Bits can be compared up to ``step``, and from there on, and not across it.
+    """
+
+    step: Positive
+    code_digest: Digest
+    source: SourceCode | None = None
+
+
 SETUP = "GOVRAY_JOB_SETUP"
 """Environment variable of a job, and of all its processes: a `Setup` in canonical JSON."""
 

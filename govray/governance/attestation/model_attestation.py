@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
-from govray.governance.attestation.environment import Environment
+from govray.governance.attestation.environment import EarlierCode, Environment
 from govray.governance.attestation.execution import Execution
 from govray.governance.attestation.selection_taint import Selection, ended_early
 from govray.governance.attestation.validation_result import ValidationResult
@@ -79,6 +79,8 @@ class RunFacts(Document):
     ``initial_weights`` maps the files of existing weights that the run began with to their
     digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
     ``ancestry`` names the runs whose state this one went on from, the oldest first.
+    ``earlier_code`` is what the run began with, and each that followed but the last, which the
+    attestation's ``environment`` has. Absent if all steps ran under one code.
     """
 
     id: Name
@@ -87,11 +89,15 @@ class RunFacts(Document):
     finished: Timestamp
     initial_weights: Annotated[dict[ShortText, Digest], Field(min_length=1)] | None = None
     ancestry: Annotated[tuple[Ancestor, ...], Field(min_length=1)] | None = None
+    earlier_code: Annotated[tuple[EarlierCode, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.finished < self.started:
             raise ValueError("the run finished before it started")
+        steps = [each.step for each in self.earlier_code or ()]
+        if steps != sorted({*steps}):
+            raise ValueError("steps of earlier code ascend")
         return self
 
 

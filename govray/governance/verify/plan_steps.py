@@ -127,6 +127,11 @@ def check_coverage(
         raise Refused("a layer group is missing or added", where="attestation taint")
     for group in sorted(attestation.pretrained.keys() - {t.group for t in taint}):
         raise Refused("the model has no such layer group", where=f"pretrained {group}")
+    if attestation.run.earlier_code and attestation.replays:
+        raise Refused(
+            "the run went on under other code, and no replay is of all its steps",
+            where="attestation replays",
+        )
     levels = exclusion_levels(
         routes, base, attestation.replays, attestation.removals, attestation.pretrained
     )

@@ -124,6 +124,12 @@ def claimed(request: RunRequest) -> Claim:
     if request.resume and record:
         run_listing.refuse_other_submission(record, submission)
     if register is not None:
+        if request.other_code:
+            raise UsageError(
+                "what the attestor registered of the run is its code too",
+                where="--other-code",
+                do="Submit the new code as a new run, which may start from this one's model",
+            )
         if request.checkpoint_storage:
             raise UsageError(
                 "the attestor copies a run's folder, and the commits would lie elsewhere",
@@ -150,7 +156,12 @@ def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
     if record and shared:
         shared.refuse_changes(record)
     elif record:
-        run_listing.refuse_changes(record, request.input_files, where=f"run {record.run_id}")
+        run_listing.refuse_changes(
+            record,
+            request.input_files,
+            where=f"run {record.run_id}",
+            other_code=request.other_code,
+        )
     # What a run began with was valid then; what has ended since, its steps find out.
     started = record.started if record else instant()
     key = cache(request.signer)

@@ -98,6 +98,7 @@ class RunRequest(RunSettings):
             from its folder.
         resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
             must be as it was when it began.
+        other_code: The run that goes on may do so under other code of govray, model or loop.
         submission: Who submitted the run. It is resumed for the same submission alone, and one
             that is attested already is left as it is.
         archive: Digest of the archived working directory, if no submission states it.
@@ -142,6 +143,7 @@ class RunRequest(RunSettings):
     validation: Validation | None = None
     experiment: Experiment | None = None
     resume: str | Place | None = None
+    other_code: bool = False
     submission: Submission | None = None
     archive: str | None = None
     shared: Shared | None = None

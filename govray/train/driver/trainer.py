@@ -40,6 +40,7 @@ from govray.train.driver.run_request import RunRequest, new_run_id
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import APART, Experiment
 from govray.train.inputs.order import Order
+from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.run_settings import run_settings
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.loop.described_optimizer import check_optimizer
@@ -114,7 +115,8 @@ class GovernedTrainer(RunRequest):
         with hold(folder, alone=alone) as driver, Told(self.callbacks) as told:
             storage.choose(folder, self.checkpoint_storage)
             if record:
-                run_listing.refuse_other_run(record, plan.made)
+                run_listing.refuse_other_run(record, plan.made, other_code=self.other_code)
+                record = _under_its_code(record, plan.made, folder)
             elif (folder / "record" / "run.json").is_file():
                 raise Driven(
                     "another job has begun the run meanwhile",
@@ -178,6 +180,17 @@ class GovernedTrainer(RunRequest):
                 do=f"Resume with `govray runs resume {quote(str(order.folder))}`",
             )
         return step
+
+
+def _under_its_code(record: RunRecord, made: RunRecord, folder: Place) -> RunRecord:
+    """The record of a run that goes on, which tells other code from the code so far."""
+    commit = latest(folder)
+    step = commit[1] if commit else 0
+    over = record.finished or step == record.plan.max_steps or ended_early(folder, step)
+    if over or run_listing.same_code(record, made):
+        return record  # no step will run under the other code
+    events.append(folder, events.OtherCode(at=now(), step=step))
+    return record.under(made.environment, folder, step=step)
 
 
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:

@@ -30,6 +30,9 @@ State = Literal[
 ]
 
 
+_GOVRAY = "govray's own code"
+_SOURCE = "code of the model or loop"
+
 Ended = Literal["killed", "stopped", "failed"]
 
 
@@ -277,12 +280,16 @@ def changed(record: RunRecord, files: InputFiles) -> list[str]:
 
 
 def _other_code(record: RunRecord) -> list[str]:
-    return ["govray's own code"] if record.environment.code_digest != code_digest() else []
+    return [_GOVRAY] if record.environment.code_digest != code_digest() else []
 
 
-def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
-    """Refuse to resume a run with inputs other than those it began with."""
-    _refuse(changed(record, files), where)
+def refuse_changes(
+    record: RunRecord, files: InputFiles, *, where: str, other_code: bool = False
+) -> None:
+    """Refuse to resume a run with inputs other than those it began with.
+    ``other_code``: it may go on under another govray."""
+    names = changed(record, files)
+    _refuse([each for each in names if not (other_code and each == _GOVRAY)], where)
 
 
 def refuse_other_code(record: RunRecord, *, where: str) -> None:
@@ -292,11 +299,15 @@ def refuse_other_code(record: RunRecord, *, where: str) -> None:
 
 def _refuse(names: Sequence[str], where: str) -> None:
     if names:
-        raise Refused(
-            f"changed since the run began: {', '.join(names)}",
-            where=where,
-            do="Restore what it began with, or start a new run with --new",
-        )
+        do = "Restore what it began with, or start a new run with --new"
+        if {_GOVRAY, _SOURCE} >= {*names}:
+            do += "; `govray runs resume --other-code` goes on, and its model says so"
+        raise Refused(f"changed since the run began: {', '.join(names)}", where=where, do=do)
+
+
+def same_code(record: RunRecord, made: RunRecord) -> bool:
+    """Whether both are of one code, of govray and of the model or loop."""
+    return record.code == made.code and _comparable(record)[_SOURCE] == _comparable(made)[_SOURCE]
 
 
 def refuse_other_submission(record: RunRecord, submission: Submission | None) -> None:
@@ -313,19 +324,15 @@ def refuse_other_submission(record: RunRecord, submission: Submission | None) ->
     )
 
 
-def refuse_other_run(record: RunRecord, made: RunRecord) -> None:
+def refuse_other_run(record: RunRecord, made: RunRecord, *, other_code: bool = False) -> None:
     """Refuse to resume a run whose plan, model or data would differ today.
-    ``made``: what a run that began now would record."""
+    ``made``: what a run that began now would record. ``other_code``: as of `refuse_changes`."""
     then, now = (_comparable(each) for each in (record, made))
     names = [name for name in then if then[name] != now[name]]
+    names = [each for each in names if not (other_code and each == _SOURCE)]
     if record.ema != made.ema:
         names.append("the average of the weights")
-    if names:
-        raise Refused(
-            f"changed since the run began: {', '.join(names)}",
-            where=f"run {record.run_id}",
-            do="Restore what it began with, or start a new run with --new",
-        )
+    _refuse(names, f"run {record.run_id}")
 
 
 def _comparable(record: RunRecord) -> dict[str, object]:
@@ -337,7 +344,7 @@ def _comparable(record: RunRecord) -> dict[str, object]:
         "validation data": record.validation,
         "settings": canonical_json.encode(dict(record.config)),
         "pretrained start": record.start,
-        "code of the model or loop": (source.module, source.digest) if source else None,
+        _SOURCE: (source.module, source.digest) if source else None,
     }
 
 

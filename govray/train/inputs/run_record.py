@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from govray.errors import Malformed, UsageError
-from govray.governance.attestation.environment import Environment
+from govray.governance.attestation.environment import EarlierCode, Environment
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
@@ -53,9 +53,11 @@ class RunRecord:
         credentials: Corpus to its signed envelope, admitted or not.
         config: The training loop's configuration.
         experiment: The experiment file's content, where there is one.
-        environment: The driver's, when the run began; with code digests and git state.
+        environment: The driver's, when the run began or went on under other code; with code
+            digests and git state.
         start: Existing weights that the run began with, if any.
         replay_of: The run that this one repeats, if it is a replay. Replays are not resumed.
+        earlier: Code that steps ran under before the run went on under that of ``environment``.
         ancestry: The runs that this one continues, the oldest first.
         selection: The search that the run is a trial of, if any.
         validation: What the run is judged by, if anything: metric, goal, and the digests of the
@@ -84,6 +86,7 @@ class RunRecord:
     start: Start | None
     replay_of: str | None = None
     ancestry: tuple[Ancestor, ...] = ()
+    earlier: tuple[EarlierCode, ...] = ()
     selection: Selection | None = None
     validation: Mapping[str, Any] | None = None
     ended: int | None = None
@@ -125,8 +128,33 @@ class RunRecord:
         """The same run, finished, and recorded so.
         ``ended``: the step before which the run ended, if that was early."""
         done = replace(self, finished=finished, ended=ended)
-        write_whole(run_folder / RECORD / SUMMARY, canonical_json.encode(done._summary()))
+        done._write_summary(run_folder)
         return done
+
+    def under(self, environment: Environment, run_folder: Place, *, step: int) -> RunRecord:
+        """The same run, that goes on in another environment, and recorded so.
+        ``step``: the first step that no commit holds."""
+        changed = replace(self, environment=environment)
+        if step > max((each.step for each in self.earlier), default=0):
+            then = EarlierCode(step=step, code_digest=self.code, source=self.environment.source)
+            changed = replace(changed, earlier=(*self.earlier, then))
+        changed._write_summary(run_folder)
+        return changed
+
+    def code_of(self, start: int, stop: int) -> Environment | None:
+        """The environment under whose code steps ``start … stop - 1`` ran; None if they had
+        several."""
+        if not self.earlier or start >= self.earlier[-1].step:
+            return self.environment
+        then = next(each for each in self.earlier if start < each.step)
+        if stop > then.step:
+            return None
+        return self.environment.model_copy(
+            update={"code_digest": then.code_digest, "source": then.source}
+        )
+
+    def _write_summary(self, run_folder: Place) -> None:
+        write_whole(run_folder / RECORD / SUMMARY, canonical_json.encode(self._summary()))
 
     def _summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = {
@@ -150,6 +178,8 @@ class RunRecord:
             summary["replayOf"] = self.replay_of
         if self.ancestry:
             summary["ancestry"] = [each.to_json() for each in self.ancestry]
+        if self.earlier:
+            summary["earlierCode"] = [each.to_json() for each in self.earlier]
         if self.selection:
             summary["selection"] = self.selection.to_json()
         if self.validation:
@@ -252,6 +282,9 @@ def _record(summary: Any, files: Mapping[str, bytes], where: str) -> RunRecord:
         replay_of=summary.get("replayOf"),
         ancestry=tuple(
             Ancestor.from_json(each, where=where) for each in summary.get("ancestry", [])
+        ),
+        earlier=tuple(
+            EarlierCode.from_json(each, where=where) for each in summary.get("earlierCode", [])
         ),
         selection=Selection.from_json(summary["selection"], where=where)
         if "selection" in summary

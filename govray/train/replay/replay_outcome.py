@@ -155,6 +155,13 @@ def evidence(
         found = verified.document
         _check_of_run(found, record, at, where=str(path))
         if found.whole and found.without is not None:
+            if record.earlier:
+                raise Refused(
+                    f"the run went on under other code at step {record.earlier[0].step}, and a "
+                    "replay of all its steps is of one code",
+                    where=str(path),
+                    do="Leave the outcome out; begin a new run for evidence of level 2",
+                )
             place = (found.without, found.party)
             if place not in newest or newest[place][0].finished <= found.finished:
                 held = data if role == "witness" else None

@@ -24,7 +24,7 @@ import ray.train
 
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.environment import Difference, differences
+from govray.governance.attestation.environment import Difference, Environment, differences
 from govray.governance.attestation.replay_outcome import party_of
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer
@@ -113,9 +113,17 @@ def replay(
             where=str(run),
             do=f"Replay that run for them, and this one with --steps {donor.step}:{end}",
         )
+    code = record.code_of(start, stop)
+    if code is None:
+        first = record.earlier[0].step
+        raise CouldNotCheck(
+            f"the run went on under other code at step {first}: bits are comparable up to there",
+            where=str(run),
+            do=f"Replay a part: --steps 0:{first}, under the code that it began with",
+        )
     leaves = read_leaves(read_ledger(commit_folder.open_commit(kept[max(kept)])))
     parts = segments(leaves, start, stop)
-    _check_environment(run, inputs, strict, on_differences)
+    _check_environment(run, inputs, code, strict, on_differences)
     if record.start:
         check_unchanged(record.start)
 
@@ -198,7 +206,7 @@ def _check_read(run: Path, plan: BatchPlan, corpus: str) -> None:
 
 
 def _check_environment(
-    run: Path, inputs: RecordedInputs, strict: bool, tell: OnDifferences
+    run: Path, inputs: RecordedInputs, then: Environment, strict: bool, tell: OnDifferences
 ) -> None:
     """Compare this driver's environment with the run's; other code is refused before anything
     runs."""
@@ -207,11 +215,11 @@ def _check_environment(
         resolve(experiment)
     here = environment_here(
         seed=record.plan.seed,
-        threads=record.environment.threads,
+        threads=then.threads,
         source=source_of(train_loop, experiment.entrypoint),
         chosen=run_settings(experiment).chosen_kernels,
     )
-    found = differences(record.environment, here)
+    found = differences(then, here)
     if code := [each for each in found if each.is_code]:
         raise CouldNotCheck(
             f"the code changed since the run, so equality would show nothing ({code[0].name})",

@@ -91,6 +91,8 @@ def _decided(event: events.AnyEvent) -> Decided | None:
             kind, step, corpus = made.action, made.step, made.corpus
         case events.LogMatched():
             kind = "log"
+        case events.OtherCode():
+            kind, step = "other code", event.step
         case _:
             return None
     evidence = event.to_json()

@@ -294,6 +294,14 @@ class LogMatched(Event):
         return f"{self.log} has {self.pattern!r}: {follows} ({self.line[:200]})"
 
 
+class OtherCode(Event):
+    """The run goes on under other code than its steps so far."""
+
+    kind: Literal["otherCode"] = "otherCode"
+    says = "goes on under other code: bits are comparable up to step {step}"
+    step: Natural
+
+
 class Attested(Event):
     """The model folder is signed."""
 
@@ -321,6 +329,7 @@ AnyEvent: TypeAlias = (
     | Gated
     | Memorized
     | LogMatched
+    | OtherCode
 )
 
 

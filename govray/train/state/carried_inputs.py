@@ -44,6 +44,7 @@ def carried_inputs(
     revocations: Sequence[Place] = (),
     *,
     submission: Submission | None = None,
+    other_code: bool = False,
 ) -> Shared:
     """The inputs of the run in this folder, verified under a trust root that is not in it.
 
@@ -51,6 +52,7 @@ def carried_inputs(
         run: The run's folder, or its copy.
         root: Envelope of the trust root, from elsewhere.
         revocations: Today's lists, if the run follows any; workers read the files again.
+        other_code: The run may go on under another govray than its own.
 
     Raises:
         UsageError: The run follows revocation lists, and none is given.
@@ -79,7 +81,8 @@ def carried_inputs(
             where=f"run {record.run_id}",
             do="Give the root under which it began, as its owner has it: not the one in the run",
         )
-    refuse_other_code(record, where=f"run {record.run_id}")
+    if not other_code:
+        refuse_other_code(record, where=f"run {record.run_id}")
     at = record.started
     trust = TrustState.load(root, at=at, delegations=record.delegations)
     policy = verify_policy(trust, record.policy, at=at)
