@@ -88,8 +88,8 @@ _WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 def _check_word(value: str) -> str:
     if not re.fullmatch(_WORD, value):
         raise ValueError(
-            f"{value[:80]!r} is none: give 1 to 64 letters, digits and . _ -, of which a letter or "
-            "digit comes first"
+            f"{value[:80]!r} is not allowed: give 1 to 64 letters, digits and . _ -, of which a "
+            "letter or digit comes first"
         )
     return value
 
@@ -232,8 +232,8 @@ class Experiment(Section):
     name: Word
     project: Word | None = Field(
         None,
-        description="the project of a submitted run, if its submitter names none; a run by hand is "
-        "in none",
+        description="the project of a submitted run, if its submitter names none; not for a run "
+        "by hand",
     )
     description: Annotated[str, Field(max_length=LONGEST_DESCRIPTION)] = Field(
         "", description="one line about it, shown and found beside its name"

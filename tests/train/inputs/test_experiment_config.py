@@ -48,8 +48,11 @@ def test_the_shipped_experiment_is_valid() -> None:
         ({"resources": {"num_workers": [1, 2, 3]}}, "a whole number from 1, or [least, most]"),
         ({"resources": {"num_workers": [1.5, 2]}}, "a whole number from 1, or [least, most]"),
         ({"resources": {"num_workers": True}}, "a whole number from 1, or [least, most]"),
-        ({"project": "a b"}, "project: 'a b' is none: give 1 to 64 letters, digits and . _ -"),
-        ({"labels": ["good", "-bad"]}, "labels.1: '-bad' is none: give 1 to 64 letters"),
+        (
+            {"project": "a b"},
+            "project: 'a b' is not allowed: give 1 to 64 letters, digits and . _ -",
+        ),
+        ({"labels": ["good", "-bad"]}, "labels.1: '-bad' is not allowed: give 1 to 64 letters"),
         ({"labels": [f"l{n}" for n in range(21)]}, "labels: "),
         ({"description": "two\nlines"}, "description: a description is one line; write the rest"),
         ({"description": "x" * 1001}, "description: "),
@@ -87,9 +90,9 @@ def test_a_file_means_here_what_it_means_in_the_queue(
 def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
     (file := tmp_path / "test.yaml").write_text(JOB.read_text() + "labels: [fine, no good]\n")
     line = len(file.read_text().splitlines())
-    with pytest.raises(UsageError, match=rf"test\.yaml:{line}: .*'no good' is none"):
+    with pytest.raises(UsageError, match=rf"test\.yaml:{line}: .*'no good' is not allowed"):
         read_experiment(file)
-    with pytest.raises(UsageError, match=r"test\.yaml: .*'-' is none"):
+    with pytest.raises(UsageError, match=r"test\.yaml: .*'-' is not allowed"):
         read_experiment(file, ["labels=['-']"])  # no line of the file says so
 
 
