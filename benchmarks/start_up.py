@@ -30,7 +30,7 @@ from benchmarks.one_corpus import OneCorpus
 from benchmarks.process_tree import processor_seconds, tree
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from govray.platform.store.submissions import submit
+from govray.platform.store.queue_entries import submit
 from govray.train.run_folder.clock import now
 
 STAGES = ("process", "driver", "attempt", "workers", "step", "finished", "attested")

@@ -249,7 +249,7 @@ def govray(
         typer.Option(
             "--server",
             metavar="URL",
-            help="Act through a service: train, tune, queue, model. Others refuse it. "
+            help="Act through a service: train, tune, experiments, model. Others refuse it. "
             "govray --server URL --help shows how.",
         ),
     ] = None,

@@ -46,7 +46,7 @@ def archive(
     name: Name,
     undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
 ) -> None:
-    """Archive a project: it takes no submissions, and its runs stay."""
+    """Archive a project: it takes no experiments, and its runs stay."""
     report(service().projects.change(name, archived=not undo))
     line(f"{'Brought back' if undo else 'Archived'} {name}")
 

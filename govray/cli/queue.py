@@ -1,6 +1,6 @@
-"""``govray queue``: work off the queue in front of Ray Jobs or Kubernetes, and look into it.
+"""``govray queue``: work off the queue in front of Ray Jobs or Kubernetes, and look at its pools.
 
-``run`` is the reconciler, and ``helm`` needs nothing but a file. The others ask the service.
+``run`` is the reconciler, and ``helm`` needs nothing but a file. ``pools`` asks the service.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import process, separation, user_files
-from govray.cli.output import LogFormat, field, line, note, print_table, report, table
+from govray.cli.output import LogFormat, line, note, report
 from govray.cli.server_option import service
 from govray.cli.store import opened
 from govray.cli.told import tell_rows
@@ -21,16 +21,15 @@ from govray.errors import CouldNotCheck, GovrayError, UsageError
 if TYPE_CHECKING:
     from threading import Event
 
-    from govray.platform.client.documents import QueueEntry
     from govray.platform.queue.attestor_register import AttestorRegister
     from govray.platform.queue.job import Cluster
     from govray.platform.queue.reconcile import QueuePass, Reconciler
     from govray.platform.queue.settings import Queue
-    from govray.platform.store.tables import Submission
+    from govray.platform.store.tables import QueueEntry
     from govray.storage.place import Place
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
-remote = typer.Typer(help="List what was submitted and where it runs; stop, resume or archive one.")
+remote = typer.Typer(help="List the pools of the queue, as the service has them.")
 
 Tell = Callable[..., None]
 """Says a line, with facts about it by name."""
@@ -41,10 +40,6 @@ GLANCE_S = 0.25
 """Between looks for a new entry, which only ask the store. One is placed at once."""
 RETRY_S = 15.0
 """How long the reconciler waits after the store failed."""
-
-Entry = Annotated[str, typer.Argument(metavar="ID", help="A submission's id, from ls.")]
-
-_STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
 
 
 @app.command()
@@ -68,7 +63,7 @@ def run(
     from govray.platform.queue.reconcile import Reconciler
     from govray.platform.queue.run_limits import RunLimits
     from govray.platform.queue.settings import read_queue
-    from govray.platform.store import submissions
+    from govray.platform.store import queue_entries
     from govray.platform.store.database import open_store
     from govray.storage.place import place
     from govray.train.run_folder.clock import instant
@@ -83,7 +78,7 @@ def run(
     open_to_jobs = next(separation.queue_findings(queue, file, separation.jobs_of(queue)), None)
     with opened(open_store(queue.store)) as engine:
         with Session(engine) as session:
-            if open_to_jobs and len(submissions.users(session)) > 1:
+            if open_to_jobs and len(queue_entries.users(session)) > 1:
                 raise open_to_jobs
         reconciler = Reconciler(
             engine,
@@ -109,89 +104,6 @@ def run(
         line(f"govray works off the queue on {queue.address}  (stop: Ctrl-C)")
         _passes(reconciler, stop, tell)
         reconciler.release()
-
-
-@remote.command("ls")
-def ls(
-    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
-    project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
-    ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
-    ] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
-) -> None:
-    """List what was submitted, the latest first."""
-    from itertools import islice
-
-    found = service().experiments.list(
-        state=state,
-        project=project,
-        user=user,
-        tag=tag,
-        pool=pool,
-        archived=archived or None,
-    )
-    items = list(islice(found, limit))
-    report([each.model_dump(by_alias=True) for each in items])
-    if not items:
-        line("No submission is like that. Submit: govray --server URL train FILE")
-        return
-    grid = table(
-        *("id", "name", "project", "user", "state", "place", "pool", "priority", "slots"),
-        *("tries", "run", "why"),
-        right=("place", "priority", "slots", "tries"),
-    )
-    for each in items:
-        grid.row(
-            *(each.id, each.name, each.project, each.user, each.state, str(each.position or "")),
-            *(each.pool, str(each.priority), str(each.slots), str(each.attempt), each.run or ""),
-            each.why or "",
-        )
-    print_table(grid)
-
-
-@remote.command("show")
-def show(id: Entry) -> None:
-    """Show one: its state and why, its place in the queue, its run, its file."""
-    row = service().experiments.get(id)
-    tell_entry(row)
-    if row.config is not None:
-        line(row.config.rstrip())
-
-
-@remote.command("stop")
-def stop(id: Entry) -> None:
-    """Stop one after its current step and a commit."""
-    tell_entry(service().experiments.stop(id))
-
-
-@remote.command("kill")
-def kill(id: Entry) -> None:
-    """End one at once; steps since its last checkpoint are lost."""
-    tell_entry(service().experiments.kill(id))
-
-
-@remote.command("resume")
-def resume(id: Entry) -> None:
-    """Put back into the queue what was stopped, killed or failed."""
-    tell_entry(service().experiments.resume(id))
-
-
-@remote.command("archive")
-def archive(
-    id: Entry,
-    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
-) -> None:
-    """Take what has ended out of the list. Nothing is deleted."""
-    experiments = service().experiments
-    tell_entry(experiments.unarchive(id) if undo else experiments.archive(id))
 
 
 @remote.command("pools")
@@ -253,25 +165,25 @@ def _cluster(queue: Queue, storage: Place, register: AttestorRegister | None) ->
     )
 
 
-def _asked(row: Submission) -> tuple[dict[str, str], str | None]:
+def _asked(row: QueueEntry) -> tuple[dict[str, str], str | None]:
     """What an experiment asks of the nodes of its workers."""
     from govray.tune.experiment_cost import parsed
 
     if row.kind not in ("train", "tune"):
         return {}, None
-    resources = parsed(row.config, name=f"submission {row.id}")[0].resources
+    resources = parsed(row.config, name=f"experiment {row.id}")[0].resources
     return resources.labels, resources.accelerator_type
 
 
-def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
-    """What Ray is given for a submission: its folder, and what its experiment's environment says.
+def _runtime_env(row: QueueEntry, folder: Path) -> dict[str, Any]:
+    """What Ray is given for an entry: its folder, and what its experiment's environment says.
     Files that the environment names are those of the folder."""
     from govray.train.driver.job_environment import runtime_env
     from govray.tune.experiment_cost import parsed
 
     if row.kind not in ("train", "tune"):
         return {"working_dir": str(folder)}
-    experiment, _, _ = parsed(row.config, name=f"submission {row.id}")
+    experiment, _, _ = parsed(row.config, name=f"experiment {row.id}")
     environment = experiment.environment
     if environment is not None:
         named = {
@@ -363,31 +275,12 @@ def _tell(done: QueuePass, before: QueuePass | None, tell: Tell) -> None:
         why = f"  {each.why}" if each.why else ""
         tell(
             f"{each.id}  {each.name}  {each.before} → {each.after}{why}",
-            submission=each.id,
+            entry=each.id,
             before=each.before,
             after=each.after,
         )
     for job in done.stray:
         tell(f"{job}  nobody follows it: told to stop", wrong=True, job=job)
-
-
-def tell_entry(row: QueueEntry) -> None:
-    report(row.model_dump(by_alias=True))
-    line(f"{row.id}  {row.state}")
-    field("name", f"{row.name}, {row.kind}")
-    field("by", f"{row.user}, project {row.project}")
-    field("pool", f"{row.pool}, {row.slots} slots, priority {row.priority}")
-    if row.position is not None:
-        field("place", f"{row.position} of its pool's queue, by priority and time")
-    signed = row.attested and ": ".join(filter(None, (row.attested, row.not_attested)))
-    for name, value in (
-        *(("run", row.run), ("job", row.job), ("why", row.why)),
-        ("attestation", signed),
-    ):
-        if value:
-            field(name, value)
-    if row.tags:
-        field("tags", ", ".join(row.tags))
 
 
 app.registered_commands += remote.registered_commands

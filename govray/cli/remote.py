@@ -1,4 +1,4 @@
-"""Verbs that act through a service: ``govray --server URL train|tune|queue|runs|model …``."""
+"""Verbs that act through a service: ``govray --server URL train|tune|experiments|runs|model …``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from govray.cli import (
     catalogue,
     checkpoint,
+    experiments,
     login,
     model,
     project,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 
 FAMILIES = {
+    "experiments": experiments.app,
     "workspace": project.workspaces,
     "project": project.app,
     "group": role.groups,
@@ -65,7 +67,7 @@ class SubmitOptions:
     overrides: Overrides = None
     fork: Annotated[
         str | None,
-        typer.Option("--fork", metavar="RUN", help="A run's or submission's file, once more."),
+        typer.Option("--fork", metavar="ID", help="An experiment's file, once more."),
     ] = None
     project: Annotated[
         str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
@@ -101,16 +103,16 @@ class SubmitOptions:
 
 @app.command("train")
 @option_groups
-def train(submission: SubmitOptions, config: Config = None) -> None:
+def train(options: SubmitOptions, config: Config = None) -> None:
     """Submit an experiment to the service's cluster."""
-    _submit("train", config, submission)
+    _submit("train", config, options)
 
 
 @app.command("tune")
 @option_groups
-def tune(submission: SubmitOptions, config: Config = None) -> None:
+def tune(options: SubmitOptions, config: Config = None) -> None:
     """Submit a search: an experiment file with a search section."""
-    _submit("tune", config, submission)
+    _submit("tune", config, options)
 
 
 app.add_typer(queue.remote, name="queue")
@@ -144,7 +146,7 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
         "policy": given.policy,
     }
     if (config is None) == (given.fork is None):
-        raise UsageError("what is to run?", do="Give a file, or --fork with a run")
+        raise UsageError("what is to run?", do="Give a file, or --fork with an experiment")
     if config is not None:
         asked["file"] = user_files.read_text(config)
     if given.working_dir is not None and given.archive is not None:
@@ -152,7 +154,7 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
     folder = None if given.working_dir is None else packed(given.working_dir)
     client = service()
     if given.fork is not None:
-        asked["fork_of"] = _submission(client, given.fork)
+        asked["fork_of"] = given.fork
     if folder is not None:
         asked["archive"] = sha256(folder)
     cost = client.experiments.check(**asked)
@@ -173,15 +175,7 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
         for now in client.follow(made.id):
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
             made = now
-    queue.tell_entry(made)
-
-
-def _submission(client: Client, named: str) -> str:
-    """The submission of this id, or the one that became the run of this id."""
-    try:
-        return client.experiments.get(named).id
-    except UsageError:
-        return client.experiments.of_run(named).id
+    experiments.tell(made)
 
 
 def _send(client: Client, folder: bytes) -> None:

@@ -1,28 +1,24 @@
-"""``govray --server URL runs``: runs by their ids, as a service has indexed them.
-
-Of what was submitted, `stop`, `kill` and `resume` act on the submission that became the run.
-"""
+"""``govray --server URL runs``: runs by their ids, as a service has indexed them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import queue
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
 
 if TYPE_CHECKING:
+    from govray.platform.client import Client
+    from govray.platform.client.documents import Deletion
     from govray.platform.client.operations import Runs
 
-app = typer.Typer(
-    help="List, show and compare runs, stop, resume or delete one, download its evidence."
-)
+app = typer.Typer(help="List, show and compare runs, delete one, download its evidence.")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
 
@@ -31,7 +27,15 @@ EveryLog = Annotated[
     bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
 ]
 
-GOING = ("ACTIVE", "STOPPING", "PAUSED")
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
+]
+
+Before = Annotated[
+    str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
+]
+
+GOING = ("RUNNING", "STOPPING")
 LOOK_S = 2.0
 MOST_LINES = 2000
 """Of one answer of the service."""
@@ -45,12 +49,8 @@ def ls(
     state: Annotated[
         str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
     ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
-    ] = None,
+    since: Since = None,
+    before: Before = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
 ) -> None:
     """List the runs that the service has indexed, the latest first."""
@@ -75,7 +75,7 @@ def show(run: RunId) -> None:
     """Show the state of a run, its settings, and what was decided during it."""
     client = service()
     found, decided = client.runs.get(run), list(client.runs.decisions(run))
-    of = client.experiments.get_indexed(found.experiment)
+    of = client.experiments.get(found.experiment).model_dump()
     said = {name: of[name] for name in ("project", "description", "notes") if of.get(name)}
     report({**found.model_dump(by_alias=True), **said, "decisions": decided})
     line(f"{found.id}  {found.state}")
@@ -154,7 +154,8 @@ def logs(
 
     With --search all lines that have TEXT, and the whole of each log is searched.
     """
-    runs = service().runs
+    client = service()
+    runs = client.runs
     names = [each["name"] for each in runs.logs(run)["items"]]
     if not every:
         # ``rank-R-A.log``, of attempt A.
@@ -167,7 +168,7 @@ def logs(
     going, named = True, ""
     while going:
         # The state first: what was written before the run ended is then surely read.
-        going = follow and runs.get(run).state in GOING
+        going = follow and _goes_on(client, run)
         for name in names:
             for text in _following(runs, run, name, at, lines=lines, search=search):
                 if name != named:
@@ -191,23 +192,15 @@ def download(run: RunId, into: Into) -> None:
     tell(f"the evidence of {run}", done, run=run)
 
 
-@app.command("tag")
-def tag(
-    run: RunId,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD...]", help="All that it is to have.")
-    ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Take all off.")] = False,
-) -> None:
-    """Tag the experiment of a run, in place of the tags that it has; without words show them."""
-    client = service()
-    experiment = client.runs.get(run).experiment
-    if words or clear:
-        done = client.experiments.put_tags(experiment, tags=[] if clear else words)
-    else:
-        done = client.experiments.get_tags(experiment)
-    report({"experiment": experiment, **done})
-    line(f"{experiment}  {', '.join(done['tags']) or 'has no tags'}")
+def _goes_on(client: Client, run: str) -> bool:
+    """Whether a run goes on: it runs, or has given way and its experiment waits for its turn."""
+    from govray.platform.client.session import ENDED
+
+    found = client.runs.get(run)
+    if found.state != "STOPPED":
+        return found.state in GOING
+    whole = client.experiments.get(found.experiment)
+    return whole.kind == "train" and whole.state not in ENDED
 
 
 def _following(
@@ -224,53 +217,27 @@ def _following(
             return
 
 
-def _acts(verb: str) -> Any:
-    def act(run: RunId) -> None:
-        experiments = service().experiments
-        queue.tell_entry(getattr(experiments, verb)(experiments.of_run(run).id))
-
-    return act
-
-
-for _verb, _help in {
-    "stop": "Stop a run after its current step and a commit.",
-    "kill": "End a run at once; steps since its last checkpoint are lost.",
-    "resume": "Put a run back into the queue that was stopped, killed or failed.",
-}.items():
-    app.command(_verb, help=_help)(_acts(_verb))
-
-
 @app.command("delete")
-def delete(
-    run: Annotated[str, typer.Argument(metavar="NAME", help="A run, or with --experiment one.")],
-    experiment: Annotated[
-        bool, typer.Option("--experiment", help="All runs of this experiment or search.")
-    ] = False,
-) -> None:
+def delete(run: RunId) -> None:
     """Mark a run to be deleted. It is removed from storage after its project's time."""
-    client = service()
-    found = (
-        client.experiments.delete_indexed(run).items if experiment else [client.runs.delete(run)]
-    )
+    tell_marked([service().runs.delete(run)])
+    line(f"Take it back  govray runs restore {quote(run)}")
+
+
+@app.command("restore")
+def restore(run: RunId) -> None:
+    """Take the mark of a run back, before it is removed."""
+    tell_restored([service().runs.restore(run)])
+
+
+def tell_marked(found: list[Deletion]) -> None:
     report([each.model_dump(by_alias=True) for each in found])
     for each in found:
         what = "its checkpoints go" if each.attested else "it goes"
         line(f"{each.run}  marked: {what} after {each.gone_after}")
-    line(f"Take it back  govray runs restore {quote(run)}{' --experiment' * experiment}")
 
 
-@app.command("restore")
-def restore(
-    run: Annotated[str, typer.Argument(metavar="NAME", help="A run, or with --experiment one.")],
-    experiment: Annotated[
-        bool, typer.Option("--experiment", help="All runs of this experiment or search.")
-    ] = False,
-) -> None:
-    """Take the mark of a run back, before it is removed."""
-    client = service()
-    found = (
-        client.experiments.restore_indexed(run).items if experiment else [client.runs.restore(run)]
-    )
+def tell_restored(found: list[Deletion]) -> None:
     report([each.model_dump(by_alias=True) for each in found])
     for each in found:
         line(f"{each.run}  stays")

@@ -30,9 +30,32 @@ def ls(
 
 @app.command()
 def show(id: TaskId) -> None:
-    """Show one: its kind, its state and why. `govray queue stop ID` ends it."""
+    """Show one: its kind, its state and why. `govray task stop ID` ends it."""
     found = service().tasks.get(id)
     tell_fields(f"{id}  {found['state']}", found)
+
+
+@app.command()
+def stop(id: TaskId) -> None:
+    """End one: it leaves the queue, or its program is told to stop."""
+    _act("stop", id)
+
+
+@app.command()
+def kill(id: TaskId) -> None:
+    """End one at once."""
+    _act("kill", id)
+
+
+@app.command()
+def resume(id: TaskId) -> None:
+    """Put back into the queue what was stopped, killed or failed."""
+    _act("resume", id)
+
+
+def _act(verb: str, id: str) -> None:
+    done = getattr(service().tasks, verb)(id)
+    tell_fields(f"{id}  {done['state']}", done)
 
 
 @app.command()

@@ -48,12 +48,12 @@ def usage(
     if not found:
         line("Nothing was used yet. Runs count once they are indexed: govray store index DIR")
         return
-    numbers = ("submissions", "runs", "worker-hours", "accelerator-hours", "stored", "attested")
+    numbers = ("submitted", "runs", "worker-hours", "accelerator-hours", "stored", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:
         hours = (f"{each[name]:.2f}" for name in ("workerHours", "acceleratorHours"))
         grid.row(
-            *(each["name"], str(each["submissions"]), str(each["runs"])),
+            *(each["name"], str(each["submitted"]), str(each["runs"])),
             *(*hours, in_bytes(int(each["bytes"])), str(each["attested"])),
         )
     print_table(grid)

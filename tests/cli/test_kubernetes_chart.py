@@ -26,7 +26,7 @@ from govray.platform.attestor.settings import read_settings
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_job import Pods, Tenant, ray_job
 from govray.platform.queue.settings import read_queue
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from tests.support.chart import CHART, DIGEST, EVERYTHING, PLATFORM, VALUES, rendered
 from tests.support.operator_rules import (
     Image,
@@ -405,7 +405,7 @@ def test_the_queue_s_job_is_what_the_operators_and_its_rights_allow() -> None:
     """The RayJob of the queue's back end, among what the chart makes for it."""
     found = dict(rendered(NAMESPACES))
     name = "s-20261124-090000-0a1b2c3d"
-    row = Submission(id=name, job=f"{name}-1-00112233445566", kind="train", name="gpt", user="ada",
+    row = QueueEntry(id=name, job=f"{name}-1-00112233445566", kind="train", name="gpt", user="ada",
                      project="research", priority=0, slots=2)  # fmt: skip
     slot = Slot(labels=VALUES["pools"]["cpu"]["nodeSelector"], cpus=7, memory=28 << 30)
     tenant = Tenant(namespace="ml-research", user=20001, queue="research")

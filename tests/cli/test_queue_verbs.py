@@ -16,8 +16,8 @@ import yaml
 from govray.cli import queue
 from govray.errors import UsageError
 from govray.platform.queue.reconcile import Move, QueuePass
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from tests.support.command import Run
 from tests.support.deployment import Deployment
 from tests.support.people import Service
@@ -52,7 +52,7 @@ def test_what_the_reconciler_does_is_said_as_json_too(
         def once(self) -> QueuePass:
             if not self.stop.is_set():
                 self.stop.set()
-                moved = Move("s-1", "gpt", SubmissionState.QUEUED, SubmissionState.RUNNING, None)
+                moved = Move("s-1", "gpt", ExperimentState.QUEUED, ExperimentState.RUNNING, None)
                 return QueuePass(holder=True, moves=[moved], stray=["s-9-1"])
             raise OSError("the store is away")
 
@@ -71,7 +71,7 @@ def test_what_the_reconciler_does_is_said_as_json_too(
     said = [json.loads(each) for each in stream.getvalue().splitlines()]
     assert [each["level"] for each in said] == ["info", "info", "warning"]
     assert {each["logger"] for each in said} == {"govray.queue"}
-    assert said[1]["submission"] == "s-1"
+    assert said[1]["entry"] == "s-1"
     assert (said[1]["before"], said[1]["after"]) == ("QUEUED", "RUNNING")
     assert said[2]["job"] == "s-9-1"
     assert all(each["time"].endswith("+00:00") for each in said)
@@ -82,9 +82,9 @@ def test_a_pass_without_a_head_moves_nothing_but_what_can_never_start(
 ) -> None:
     small = run("train", file, "--json").json["id"]
     run("queue", "run", queue_file(tmp_path), "--once", code=3)
-    assert run("queue", "show", small, "--json").json["state"] == "QUEUED"
+    assert run("experiments", "show", small, "--json").json["state"] == "QUEUED"
     run("queue", "run", queue_file(tmp_path, slots=1), "--once", code=3)
-    found = run("queue", "show", small, "--json").json
+    found = run("experiments", "show", small, "--json").json
     assert (found["state"], found["why"]) == (
         "ERROR",
         "it needs 2 slots, and pool 'default' has 1",
@@ -99,10 +99,10 @@ def test_an_environment_names_files_of_the_job_s_folder_alone(tmp_path: Path) ->
 
     here = Deployment(tmp_path / "here")
 
-    def asked(pip: str) -> Submission:
+    def asked(pip: str) -> QueueEntry:
         value = here.experiment(environment={"pip": pip})
         given: dict[str, Any] = {"id": "s-1", "kind": "train", "config": yaml.safe_dump(value)}
-        return Submission(**given)
+        return QueueEntry(**given)
 
     given = queue._runtime_env(asked("needs.txt"), folder)
     assert (given["pip"], given["working_dir"]) == (["numpy==2.0"], str(folder))

@@ -12,15 +12,14 @@ import pytest
 from sqlmodel import Session, col, select
 
 from govray.platform.client.logins import logins_file
-from govray.platform.store import submissions as queue
+from govray.platform.store import queue_entries as queue
 from govray.platform.store.database import open_store
 from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
     RunState,
-    SubmissionState,
 )
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, Submission
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, QueueEntry
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.people import Service, serve
@@ -60,16 +59,21 @@ def test_a_file_is_submitted(run: Run, address: str, config: Path, service: Serv
     assert (made["state"], made["project"], made["pool"]) == ("QUEUED", "p", "gpu")
     assert (made["priority"], made["tags"], made["user"]) == (-2, ["a", "b"], "engineer")
     with Session(service.engine) as session:
-        assert "max_steps: 7" in session.get_one(Submission, made["id"]).config
-    shown = run(f"--server={address}", "queue", "show", made["id"]).out
+        assert "max_steps: 7" in session.get_one(QueueEntry, made["id"]).config
+    shown = run(f"--server={address}", "experiments", "show", made["id"]).out
     assert f"{made['id']}  QUEUED" in shown
     assert "1 of its pool's queue" in shown
-    listed = run("--server", address, "queue", "ls", "--project", "p", "--tag", "b", "--json").json
+    listed = run(
+        "--server", address, "experiments", "ls", "--project", "p", "--tag", "b", "--json"
+    ).json
     assert [each["id"] for each in listed] == [made["id"]]
-    assert made["id"] in run("--server", address, "queue", "ls").out
+    assert made["id"] in run("--server", address, "experiments", "ls").out
     for verb, state in (("stop", "STOPPED"), ("resume", "QUEUED"), ("kill", "KILLED")):
-        assert run("--server", address, "queue", verb, made["id"], "--json").json["state"] == state
-    assert "only what is" in run("--server", address, "queue", "stop", made["id"], code=1).err
+        assert (
+            run("--server", address, "experiments", verb, made["id"], "--json").json["state"]
+            == state
+        )
+    assert "only what is" in run("--server", address, "experiments", "stop", made["id"], code=1).err
 
 
 def test_it_follows_until_the_end(
@@ -83,11 +87,11 @@ def test_it_follows_until_the_end(
     def reconcile() -> None:
         while not done.is_set():
             with Session(service.engine) as session:
-                statement = select(Submission).where(col(Submission.name) == "followed")
+                statement = select(QueueEntry).where(col(QueueEntry.name) == "followed")
                 row = session.exec(statement).first()
-                if row is not None and row.state == SubmissionState.QUEUED:
-                    queue.move(session, row, SubmissionState.RUNNING, changes={"run": "run-7"})
-                    queue.move(session, row, SubmissionState.COMPLETED, changes={"why": "ended"})
+                if row is not None and row.state == ExperimentState.QUEUED:
+                    queue.move(session, row, ExperimentState.RUNNING, changes={"job": "job-7"})
+                    queue.move(session, row, ExperimentState.COMPLETED, changes={"why": "ended"})
                     session.commit()
             done.wait(0.05)
 
@@ -99,7 +103,7 @@ def test_it_follows_until_the_end(
     thread.join()
     told = capsys.readouterr()
     assert "COMPLETED: ended" in told.err
-    assert "run-7" in told.out
+    assert "job-7" in told.out
 
 
 def test_models_are_promoted_by_the_services_gates(run: Run, address: str) -> None:
@@ -114,7 +118,7 @@ def test_models_are_promoted_by_the_services_gates(run: Run, address: str) -> No
 
 def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) -> None:
     with Session(service.engine) as session:
-        add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
+        add_experiment(session, "e", "gpt", "train", ExperimentState.COMPLETED)
         for name, rate in (("run-a", 0.1), ("run-b", 0.2)):
             add_run(
                 session, name, "e", ZERO, steps=3, floor=2.0,
@@ -149,18 +153,22 @@ def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) 
     assert "ada started it" in refused.err
 
 
-def test_a_run_is_stopped_by_its_id(
+def test_an_experiment_has_one_id_for_every_verb(
     run: Run, address: str, config: Path, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the variable too, which no verb of a run takes for a folder's name."""
     monkeypatch.setenv("GOVRAY_SERVER", address)
-    made = run("train", config, "--json").json["id"]
-    with Session(service.engine) as session:
-        session.get_one(Submission, made).run = "run-9"
-        session.commit()
+    id = run("train", config, "--json").json["id"]
     for verb, state in (("stop", "STOPPED"), ("resume", "QUEUED"), ("kill", "KILLED")):
-        assert run("runs", verb, "run-9", "--json").json["state"] == state
-    assert "no submission became" in run("runs", "stop", "run-8", code=2).err
+        assert run("experiments", verb, id, "--json").json["state"] == state
+    assert run("experiments", "archive", id, "--json").json["archived"] is True
+    assert run("experiments", "archive", id, "--undo", "--json").json["archived"] is False
+    assert run("experiments", "tag", id, "paper", "--json").json["tags"] == ["paper"]
+    assert "paper" in run("experiments", "tag", id).out
+    assert run("experiments", "ls", "--tag", "paper", "--json").json[0]["id"] == id
+    assert run("experiments", "tag", id, "--clear", "--json").json["tags"] == []
+    assert "No run of this experiment is known" in run("experiments", "delete", id, code=1).err
+    assert "no experiment 'none'" in run("experiments", "stop", "none", code=2).err
     for words in (["runs", "hold", "run-9"], ["checkpoint", "gc", "run-9"]):
         assert "acts on this machine alone" in run(*words, code=2).err
         monkeypatch.setenv("GOVRAY_SERVER", "")
@@ -168,27 +176,21 @@ def test_a_run_is_stopped_by_its_id(
         monkeypatch.setenv("GOVRAY_SERVER", address)
 
 
-def test_a_submission_is_forked_archived_and_its_run_followed(
+def test_an_experiment_is_forked_and_its_run_followed(
     run: Run, address: str, config: Path, service: Service, tmp_path: Path
 ) -> None:
     here = ("--server", address)
     first = run(*here, "train", config, "--set", "max_steps=7", "--json").json["id"]
-    with Session(service.engine) as session:
-        session.get_one(Submission, first).run = "run-c"
-        session.commit()
-    again = run(*here, "train", "--fork", "run-c", "--set", "max_steps=8", "--json").json
+    again = run(*here, "train", "--fork", first, "--set", "max_steps=8", "--json").json
     assert again["forkedFrom"] == first
-    assert "max_steps: 8" in run(*here, "queue", "show", again["id"]).out
+    assert "max_steps: 8" in run(*here, "experiments", "show", again["id"]).out
     assert "file, or --fork" in run(*here, "train", code=2).err
     assert "file, or --fork" in run(*here, "train", config, "--fork", first, code=2).err
-    run(*here, "queue", "stop", again["id"])
-    assert run(*here, "queue", "archive", again["id"], "--json").json["archived"] is True
-    assert run(*here, "queue", "archive", again["id"], "--undo", "--json").json["archived"] is False
     with Session(service.engine) as session:
-        add_experiment(session, "c", "gpt", "run", ExperimentState.COMPLETED)
-        session.get_one(Experiment, "c").storage = str(tmp_path)
+        add_experiment(session, first, "gpt", "train", ExperimentState.STOPPED)
+        session.get_one(Experiment, first).storage = str(tmp_path)
         add_run(
-            session, "run-c", "c", ZERO, steps=3, floor=2.0, hyperparameters={},
+            session, "run-c", first, ZERO, steps=3, floor=2.0, hyperparameters={},
             state=RunState.COMPLETED,
         )  # fmt: skip
         session.commit()
@@ -197,9 +199,9 @@ def test_a_submission_is_forked_archived_and_its_run_followed(
     assert run(*here, "runs", "logs", "run-c", "-n", "1", "-f").out == "rank-0-1.log\n  two\n"
     found = run(*here, "runs", "logs", "run-c", "--search", "two", "-n", "1", "--json").json
     assert found == [{"name": "rank-0-1.log", "tail": ["TWO", "two"]}]
-    assert run(*here, "runs", "tag", "run-c", "paper", "--json").json["tags"] == ["paper"]
-    assert "paper" in run(*here, "runs", "tag", "run-c").out
-    assert run(*here, "runs", "tag", "run-c", "--clear", "--json").json["tags"] == []
+    assert run(*here, "experiments", "show", first, "--json").json["runs"] == ["run-c"]
+    assert "This is an experiment" in run(*here, "runs", "show", first, code=2).err
+    assert f"of the experiment {first}" in run(*here, "experiments", "stop", "run-c", code=2).err
 
 
 def test_what_the_service_has_is_listed(
@@ -229,7 +231,7 @@ def test_a_run_is_deleted_listed_and_restored(
     (tmp_path / "run-d").mkdir()
     with Session(service.engine) as session:
         done = ExperimentState.COMPLETED
-        add_experiment(session, "run-d", "gpt", "run", done)
+        add_experiment(session, "run-d", "gpt", "train", done)
         experiment = session.get_one(Experiment, "run-d")
         experiment.storage, experiment.user = str(tmp_path), "engineer"
         add_run(
@@ -241,7 +243,7 @@ def test_a_run_is_deleted_listed_and_restored(
     assert "it goes after" in run(*here, "delete", "run-d").out
     [marked] = run(*here, "deleted", "--json").json
     assert (marked["run"], marked["gone"], marked["user"]) == ("run-d", None, "engineer")
-    assert "stays" in run(*here, "restore", "run-d", "--experiment").out
+    assert "stays" in run("--server", address, "experiments", "restore", "run-d").out
     assert "restored" in run(*here, "deleted").out
     assert "not marked" in run(*here, "restore", "run-d", code=1).err
 
@@ -259,18 +261,18 @@ def test_a_token_comes_by_standard_input(
     run: Run, address: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOVRAY_TOKEN")
-    assert "token" in run("--server", address, "queue", "ls", code=1).err
+    assert "token" in run("--server", address, "experiments", "ls", code=1).err
     token = service.tokens["engineer"]
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{token}\n"))
     done = run("login", "--server", address, "--token", "-")
     assert token not in done.out + done.err
     assert stat.S_IMODE(logins_file().stat().st_mode) == 0o600
-    assert run("--server", address, "queue", "ls", "--json").code == 0
+    assert run("--server", address, "experiments", "ls", "--json").code == 0
     logins_file().chmod(0o644)
-    assert "others can read" in run("--server", address, "queue", "ls", code=1).err
+    assert "others can read" in run("--server", address, "experiments", "ls", code=1).err
     logins_file().chmod(0o600)
     run("logout", "--server", address)
-    assert "token" in run("--server", address, "queue", "ls", code=1).err
+    assert "token" in run("--server", address, "experiments", "ls", code=1).err
 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["access token", "ID token"])
@@ -291,5 +293,5 @@ def test_a_person_signs_in_at_the_provider_that_the_service_names(
     assert f"{provider.url}/activate" in told.err
     assert CODE in told.err
     assert "eyJ" not in told.out + told.err
-    assert main(["--server", address, "queue", "ls", "--json"]) == 0
+    assert main(["--server", address, "experiments", "ls", "--json"]) == 0
     assert main(["--server", address, "logout"]) == 0

@@ -14,7 +14,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_place, open_archive, packed
 from govray.platform.service.routes import archives
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from tests.support.command import Run
 from tests.support.people import Service, serve
 from tests.support.runs import FILE
@@ -51,7 +51,7 @@ def storage(service: Service) -> Path:
 
 def submitted(service: Service) -> int:
     with Session(service.engine) as session:
-        return len(session.exec(select(Submission)).all())
+        return len(session.exec(select(QueueEntry)).all())
 
 
 def test_a_folder_is_sent_and_submitted_by_its_digest(

@@ -35,7 +35,7 @@ from sqlmodel import Session
 from govray.cli import main, signing_key
 from govray.platform.attestor.register import Register
 from govray.platform.service.identity import tokens
-from govray.platform.store import pools, submissions
+from govray.platform.store import pools, queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import load_key
@@ -310,7 +310,7 @@ def open_people(url: str, people: tuple[str, ...]) -> None:
             tokens.new(session, each, role="admin", scopes=("admin",), at=instant())
             by = ChangedBy(user=each, at=now(), token=None)
             asked = {"kind": "train", "name": "gpt", "project": "a", "config": "a: 1", "slots": 2}
-            submissions.submit(session, **asked, by=by)
+            queue_entries.submit(session, **asked, by=by)
         pools.state(session, [Pool(name="default", slots=2)])
         session.commit()
     engine.dispose()

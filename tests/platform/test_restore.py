@@ -24,10 +24,10 @@ from govray.platform.attestor.register import Register
 from govray.platform.attestor.register_tables import Attested
 from govray.platform.indexing.indexer import index_storage
 from govray.platform.queue.job import Job, JobState
-from govray.platform.store import pools, submissions, tables
+from govray.platform.store import pools, queue_entries, tables
 from govray.platform.store.database import open_store
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.train.run_folder.clock import instant
 from tests.support.attesting import SECRET, SUBMISSION, Room, ended, forms
 from tests.support.databases import BINARIES, Server, postgres
@@ -43,7 +43,7 @@ __all__ = ["alone", "deployment", "postgres"]
 
 PAGE = (ROOT / "docs" / "queue.md").read_text()
 AT = "2026-11-24T09:00:00Z"
-S = SubmissionState
+S = ExperimentState
 
 
 def statement(begin: str) -> str:
@@ -116,7 +116,7 @@ def test_store_queue_and_register_come_back_as_they_were(
     waits = [queue.put(slots=3, priority=priority) for priority in (0, 0, 0)]
     queue.passed()
     with Session(engine) as session:
-        session.get_one(Submission, waits[2]).priority = 0
+        session.get_one(QueueEntry, waits[2]).priority = 0
         session.commit()
     queue.passed()
     register = Register(urls[1])
@@ -134,7 +134,7 @@ def test_store_queue_and_register_come_back_as_they_were(
         back_up(url, copy)
     before = [rows(url) for url in urls]
     with Session(engine) as session:
-        line = submissions.places(session, waits)
+        line = queue_entries.places(session, waits)
     late = queue.put()  # after the backup, with all that follows
     queue.ask(waits[0], "kill")
     register.open("s-1", attempt(2, "two"), at=AT)
@@ -150,8 +150,8 @@ def test_store_queue_and_register_come_back_as_they_were(
     with Session(engine) as session:
         assert [row.id for row in session.exec(select(tables.Run))] == ["tiny-1"]
         assert session.exec(select(tables.Attestation.run)).all() == ["tiny-1"]
-        assert submissions.places(session, waits) == line
-        assert session.get(Submission, late) is None
+        assert queue_entries.places(session, waits) == line
+        assert session.get(QueueEntry, late) is None
         assert pools.stated(session)[0].slots == 4
     register = Register(urls[1])
     assert register.attested("s-1", "tiny-s-1") == signed

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from govray.platform.store.states import ExperimentState, RunState, SubmissionState
-from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, Run, Submission
+from govray.platform.store.states import ExperimentState, RunState
+from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, QueueEntry, Run
 
 BEFORE = "2026-11-20T09:00:00Z"
 AT = "2026-11-24T09:00:00Z"
@@ -19,8 +19,8 @@ def experiment(session: Session, name: str, *, project: str = "default", **more:
         **{
             "id": name,
             "name": name,
-            "kind": "run",
-            "state": ExperimentState.ACTIVE,
+            "kind": "train",
+            "state": ExperimentState.RUNNING,
             "project": project,
             "user": "ada",
             "storage": "/nowhere",
@@ -80,8 +80,8 @@ def decision(session: Session, run: str, number: int, kind: str, **more: Any) ->
     session.flush()
 
 
-def submission(session: Session, name: str, state: SubmissionState, **more: Any) -> Submission:
-    row = Submission(
+def submission(session: Session, name: str, state: ExperimentState, **more: Any) -> QueueEntry:
+    row = QueueEntry(
         **{
             "id": name,
             "kind": "train",

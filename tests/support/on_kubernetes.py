@@ -16,7 +16,7 @@ from govray.platform.queue.kubernetes_api import KubernetesApi
 from govray.platform.queue.kubernetes_jobs import KubernetesJobs
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_job import Pods, Tenant
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.storage.place import Place
 from tests.support.kubernetes_server import TOKEN, KubernetesServer
 
@@ -35,7 +35,7 @@ class Told:
     def __init__(self) -> None:
         self.times = 0
 
-    def variables(self, row: Submission, environment: Any, isolation: str) -> dict[str, str]:
+    def variables(self, row: QueueEntry, environment: Any, isolation: str) -> dict[str, str]:
         self.times += 1
         secret = hashlib.sha256(f"{row.job} {self.times}".encode()).hexdigest()
         return {ADDRESS: "http://register", SECRET: secret}

@@ -23,7 +23,7 @@ LARGEST = 150_000
 OF_RUNS = ("runs", "comparison")
 LEFT_OUT = (
     *("hostile", "model-version", "sign-in", "models", "ledgers", "experiments", "corpora"),
-    *("compare-choose", *OF_RUNS, "search", "submissions", "promote", "new"),
+    *("compare-choose", *OF_RUNS, "search", "experiments", "promote", "new"),
 )
 
 

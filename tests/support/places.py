@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from govray.governance.formats.document import format_time
 from govray.platform.service.identity import tokens
-from govray.platform.store import role_bindings, submissions, tenancy
+from govray.platform.store import queue_entries, role_bindings, tenancy
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
@@ -55,7 +55,7 @@ class Places:
     """The library, and the submission of each project."""
 
     library: Library
-    submissions: dict[str, str]
+    entries: dict[str, str]
 
 
 def placed(library: Library) -> Places:
@@ -66,7 +66,7 @@ def placed(library: Library) -> Places:
             tenancy.make_workspace(session, name, by=BY)
         for project, workspace in WORKSPACES.items():
             tenancy.make_project(session, project, workspace=workspace, by=BY)
-            made[project] = submissions.submit(
+            made[project] = queue_entries.submit(
                 session,
                 kind="train",
                 name=f"gpt-{project}",
@@ -111,7 +111,7 @@ def _run(session: Session, model: str, project: str) -> None:
         Experiment(
             id=f"e-{model}",
             name=f"gpt-{project}",
-            kind="run",
+            kind="train",
             state=ExperimentState.COMPLETED,
             project=project,
             user=f"{project}-user",

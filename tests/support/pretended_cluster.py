@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from govray.governance.submission.register_forms import Isolation
 from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 
 RUNS_FOR = 3
 """Ticks that a submission needs in all. What it did before it was stopped is not done again."""
@@ -27,7 +27,7 @@ class PretendedCluster:
     at_call: Callable[[], None] = lambda: None
     isolation: Isolation = "sharedCluster"
 
-    def start(self, row: Submission) -> None:
+    def start(self, row: QueueEntry) -> None:
         self._asked()
         assert row.job is not None
         if row.id in self.refuses:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from sqlmodel import Session
 
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import submit
-from govray.platform.store.tables import Submission
+from govray.platform.store.experiment_tags import replace_tags
+from govray.platform.store.queue_entries import submit
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from tests.support.tree import ROOT
 
 FILE = (ROOT / "jobs" / "train.yaml").read_text()
-_S = SubmissionState
+_S = ExperimentState
 
 ENTRIES = (
     ("python-source-gpt", _S.RUNNING, "ada", 2, 0),
@@ -25,8 +26,8 @@ ENTRIES = (
 WHY_NOT = "step 7: its ledger's root is not the registered one"
 
 
-def add_queue(session: Session, run: str) -> None:
-    """`ENTRIES`; the first has become ``run``, and has given a slot back."""
+def add_queue(session: Session) -> None:
+    """`ENTRIES`; the first has given a slot back."""
     for number, (name, state, user, slots, priority) in enumerate(ENTRIES):
         row = _entry(session, f"{8 + number:02}", name, user, slots, priority)
         row.state = state
@@ -39,7 +40,6 @@ def add_queue(session: Session, run: str) -> None:
         if state == _S.COMPLETED:
             row.attested, row.not_attested = "NOT_ATTESTED", WHY_NOT
         if number == 0:
-            row.run = run
             row.cap, row.held, row.gives_to = 1, 1, "s-20261120-110000-0a1b2c3d"
     session.flush()
 
@@ -49,7 +49,8 @@ def add_hostile_entries(session: Session, text: str) -> str:
     made = [_entry(session, f"{20 + i}", text, text, 1, 0, pool=text, config=text) for i in (0, 1)]
     ended = made[1]
     ended.state, ended.why, ended.job, ended.archive = _S.ERROR, text, text, text
-    ended.run, ended.policy, ended.tags = text, text, [text]
+    ended.policy = text
+    replace_tags(session, ended.id, [text])
     ended.attested, ended.not_attested = "NOT_ATTESTED", text
     made[0].state, made[0].cap, made[0].gives_to = _S.RUNNING, 0, text
     task = _entry(session, "22", text, text, 1, 0, pool=text, config=text)
@@ -68,7 +69,7 @@ def _entry(
     *,
     pool: str = "default",
     config: str = FILE,
-) -> Submission:
+) -> QueueEntry:
     return submit(
         session,
         kind="train",

@@ -14,10 +14,10 @@ from govray.governance.formats.document import format_time
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.reconcile import QueuePass, Reconciler, Retries
 from govray.platform.queue.run_limits import RunLimits
-from govray.platform.store import submissions
+from govray.platform.store import queue_entries
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from tests.support.pretended_cluster import PretendedCluster
 
 
@@ -64,14 +64,14 @@ class Queued:
         settings = {"kind": "train", "name": "gpt", "project": "a", "config": "a: 1", "slots": 2}
         by = ChangedBy(user=more.pop("user", "ada"), at=format_time(self.at), token=None)
         with Session(self.engine) as session:
-            row = submissions.submit(session, **{**settings, **more}, by=by)
+            row = queue_entries.submit(session, **{**settings, **more}, by=by)
             session.commit()
             return row.id
 
     def ask(self, id: str, what: str) -> None:
         by = ChangedBy(user="ada", at=format_time(self.at), token=None)
         with Session(self.engine) as session:
-            submissions.ask(session, session.get_one(Submission, id), what, by=by)
+            queue_entries.ask(session, session.get_one(QueueEntry, id), what, by=by)
             session.commit()
 
     def wait(self, seconds: float) -> None:
@@ -82,9 +82,9 @@ class Queued:
         self.wait(2)
         return self.process.once()
 
-    def row(self, id: str) -> Submission:
+    def row(self, id: str) -> QueueEntry:
         with Session(self.engine, expire_on_commit=False) as session:
-            return session.get_one(Submission, id)
+            return session.get_one(QueueEntry, id)
 
     def job(self, id: str) -> str:
         """The cluster's name of an entry's last job."""
@@ -94,10 +94,10 @@ class Queued:
 
     def states(self) -> list[str]:
         with Session(self.engine) as session:
-            rows = session.exec(select(Submission).order_by(col(Submission.submitted)))
+            rows = session.exec(select(QueueEntry).order_by(col(QueueEntry.submitted)))
             return [str(row.state) for row in rows]
 
-    def state(self, id: str) -> SubmissionState:
+    def state(self, id: str) -> ExperimentState:
         return self.row(id).state
 
     def until_rest(self, *, most: int = 60) -> None:
@@ -107,7 +107,7 @@ class Queued:
             self.cluster.tick()
             with Session(self.engine) as session:
                 left = session.exec(
-                    select(Submission).where(col(Submission.state).not_in(submissions.ENDED))
+                    select(QueueEntry).where(col(QueueEntry.state).not_in(queue_entries.ENDED))
                 ).first()
             if left is None:
                 return

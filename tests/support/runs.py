@@ -11,9 +11,8 @@ from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
     RunState,
-    SubmissionState,
 )
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Run, Submission
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, QueueEntry, Run
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -47,15 +46,15 @@ def metric(
 FILE = (Path(__file__).parents[2] / "jobs" / "train.yaml").read_text()
 
 
-def submission(id_: str = "s-one") -> Submission:
+def submission(id_: str = "s-one") -> QueueEntry:
     """An engineer's, which waits."""
-    return Submission(
+    return QueueEntry(
         id=id_,
         kind="train",
         name="python-source-gpt",
         project="default",
         user="engineer",
-        state=SubmissionState.QUEUED,
+        state=ExperimentState.QUEUED,
         pool="default",
         priority=0,
         slots=2,
@@ -76,8 +75,8 @@ def add_runs(engine: Engine) -> None:
                 Experiment(
                     id=f"e{number}",
                     name="gpt",
-                    kind="run",
-                    state=ExperimentState.ACTIVE if number == 1 else ExperimentState.COMPLETED,
+                    kind="train",
+                    state=ExperimentState.RUNNING if number == 1 else ExperimentState.COMPLETED,
                     project="default" if number % 2 else "other",
                     user="ada",
                     storage="runs",
@@ -87,7 +86,7 @@ def add_runs(engine: Engine) -> None:
             )
         session.flush()
         session.add(run_row("done", RunState.COMPLETED, "2026-11-21T09:00:00Z"))
-        session.add(run_row("going", RunState.ACTIVE, "2026-11-21T09:30:00Z"))
+        session.add(run_row("going", RunState.RUNNING, "2026-11-21T09:30:00Z"))
         session.flush()
         session.add_all(
             [

@@ -62,7 +62,7 @@ def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) ->
         index(session, monitored, world.root, key, folder, secrets=world.secrets)
         add_version(session, "python-source-gpt", first.digest)
         add_experiments(session, first.policy.digest)
-        add_queue(session, LIVE)
+        add_queue(session)
         add_attested_runs(session, first, monitored)
         entry = add_hostile_entries(session, HOSTILE) if hostile_too else ""
         if hostile_too:
@@ -128,8 +128,8 @@ def add_version(session: Session, name: str, attestation: str) -> None:
 
 def add_experiments(session: Session, policy: str) -> None:
     """A search that ended, and a run that goes on."""
-    add_experiment(session, SEARCH, "learning-rate-search", "search", ExperimentState.COMPLETED)
-    add_experiment(session, LIVE, "python-source-gpt", "run", ExperimentState.ACTIVE)
+    add_experiment(session, SEARCH, "learning-rate-search", "tune", ExperimentState.COMPLETED)
+    add_experiment(session, LIVE, "python-source-gpt", "train", ExperimentState.RUNNING)
     for number in range(9):
         rate = 10 ** (-4 + number / 3)
         steps = 400 if number % 3 == 0 else 100
@@ -141,7 +141,7 @@ def add_experiments(session: Session, policy: str) -> None:
             steps=steps,
             floor=2.2 + 0.2 * abs(number - 4),
             hyperparameters={"lr": rate, "width": 64 * 2 ** (number % 3), "norm": "rms"},
-            state=RunState.COMPLETED if steps == 400 else RunState.CANCELED,
+            state=RunState.COMPLETED if steps == 400 else RunState.STOPPED,
         )
         session.add(
             tables.Metric(
@@ -161,7 +161,7 @@ def add_experiments(session: Session, policy: str) -> None:
         steps=120,
         floor=2.3,
         hyperparameters={},
-        state=RunState.ACTIVE,
+        state=RunState.RUNNING,
     )
     session.get_one(tables.Experiment, SEARCH).config = {
         "name": "learning-rate-search",
@@ -193,7 +193,7 @@ def add_attested_runs(session: Session, *models: VerifiedModel) -> None:
     """A run for each model, whose settings differ in two places."""
     for number, model in enumerate(models):
         run = model.attestation.run.id
-        add_experiment(session, run, run, "run", ExperimentState.COMPLETED)
+        add_experiment(session, run, run, "train", ExperimentState.COMPLETED)
         add_run(
             session,
             run,
@@ -213,7 +213,7 @@ def add_attested_runs(session: Session, *models: VerifiedModel) -> None:
 
 def add_hostile_run(session: Session, policy: str) -> None:
     """An experiment whose every text is hostile."""
-    add_experiment(session, "hostile", HOSTILE, "run", ExperimentState.ERROR, why=HOSTILE)
+    add_experiment(session, "hostile", HOSTILE, "train", ExperimentState.ERROR, why=HOSTILE)
     add_run(
         session,
         "run-bad",

@@ -14,10 +14,10 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.platform.service.http.origin import Network, TaskOrigins
-from govray.platform.store import submissions
+from govray.platform.store import queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from govray.platform.store.states import SubmissionState
+from govray.platform.store.states import ExperimentState
 from tests.support.people import Service, serve
 from tests.support.tree import ROOT
 
@@ -43,7 +43,7 @@ def serving_tasks(
 def entry(engine: Engine, *, kind: str = "notebook", user: str = "engineer") -> str:
     """The id of a task that runs, as the queue has it."""
     with Session(engine) as session:
-        row = submissions.submit(
+        row = queue_entries.submit(
             session,
             kind=kind,
             name=kind,
@@ -52,15 +52,15 @@ def entry(engine: Engine, *, kind: str = "notebook", user: str = "engineer") -> 
             slots=1,
             by=ChangedBy(user=user, at=AT),
         )
-        assert submissions.move(session, row, SubmissionState.RUNNING)
+        assert queue_entries.move(session, row, ExperimentState.RUNNING)
         session.commit()
         return row.id
 
 
 def ended(engine: Engine, task: str) -> None:
     with Session(engine) as session:
-        row = session.get_one(submissions.Submission, task)
-        assert submissions.move(session, row, SubmissionState.COMPLETED)
+        row = session.get_one(queue_entries.QueueEntry, task)
+        assert queue_entries.move(session, row, ExperimentState.COMPLETED)
         session.commit()
 
 

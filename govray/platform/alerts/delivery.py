@@ -41,7 +41,8 @@ TYPE_PREFIX = "dev.govray."
 _SUBJECTS = {
     "run": "runs",
     "search": "experiments",
-    "submission": "submissions",
+    "experiment": "experiments",
+    "task": "tasks",
     "credential": "corpora",
     "model": "attestations",
     "webhook": "webhooks",

@@ -21,7 +21,8 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time, parse_time
-from govray.platform.store.states import DeliveryState, ExperimentState, RunState, SubmissionState
+from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.states import DeliveryState, ExperimentState, RunState
 from govray.platform.store.tables import (
     Alert,
     Corpus,
@@ -30,9 +31,9 @@ from govray.platform.store.tables import (
     Delivery,
     Experiment,
     Project,
+    QueueEntry,
     Reverification,
     Run,
-    Submission,
     Webhook,
 )
 from govray.platform.store.usage import month_of, usage
@@ -73,7 +74,7 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
         *_ended_runs(session),
         *_ended_searches(session),
         *_decided(session),
-        *_submissions(session),
+        *_entries(session),
         *_budgets(session, at),
         *_credentials(session, soon),
         *_reverified(session),
@@ -157,7 +158,7 @@ def _ended_searches(session: Session) -> Iterator[_Found]:
     rows = session.exec(
         select(e)
         .where(
-            e.kind == "search",
+            e.kind == "tune",
             col(e.state) == ExperimentState.COMPLETED,
             _unnoticed(kind, col(e.id), ""),
         )
@@ -204,13 +205,15 @@ def _decided(session: Session) -> Iterator[_Found]:
         )
 
 
-def _submissions(session: Session) -> Iterator[_Found]:
-    """Submissions that ended in an error, and those whose model the attestor did not sign."""
-    s = Submission
+def _entries(session: Session) -> Iterator[_Found]:
+    """What was submitted and ended in an error, and experiments whose model was not signed."""
+    s = QueueEntry
     mark: Any = cast(col(s.attempt), String)
+    failed, trained = col(s.state) == ExperimentState.ERROR, col(s.kind).in_(RUN_KINDS)
     for kind, which, why in (
-        ("submission.error", col(s.state) == SubmissionState.ERROR, col(s.why)),
-        ("submission.not_attested", col(s.attested) == "NOT_ATTESTED", col(s.not_attested)),
+        ("experiment.error", failed & trained, col(s.why)),
+        ("task.error", failed & ~trained, col(s.why)),
+        ("experiment.not_attested", col(s.attested) == "NOT_ATTESTED", col(s.not_attested)),
     ):
         rows = session.execute(
             select(s, why)
@@ -220,18 +223,17 @@ def _submissions(session: Session) -> Iterator[_Found]:
         ).all()
         for row, reason in rows:
             data = {
-                "submission": row.id,
+                kind.partition(".")[0]: row.id,
                 "name": row.name,
                 "user": row.user,
                 "attempt": row.attempt,
-                "run": row.run,
                 "why": _short(reason),
             }
             yield _Found(
                 kind=kind,
                 subject=row.id,
                 mark=str(row.attempt),
-                at=row.finished if kind == "submission.error" else None,
+                at=None if kind == "experiment.not_attested" else row.finished,
                 project=row.project,
                 data=data,
             )
@@ -257,7 +259,7 @@ def _budgets(session: Session, at: str) -> Iterator[_Found]:
         at=at,
         since=began,
         experiments=col(Experiment.project).in_(names),
-        submissions=col(Submission.project).in_(names),
+        entries=col(QueueEntry.project).in_(names),
     )
     for each in found:
         if each.accelerator_hours >= budgets[each.name]:

@@ -20,8 +20,8 @@ class Answered(BaseModel):
     )
 
 
-class SubmissionItem(Answered):
-    """A submission in a listing: what was asked for, and where it stands."""
+class ExperimentItem(Answered):
+    """An experiment in a listing. What only a queue says is None of one started by hand."""
 
     id: str
     kind: str
@@ -29,17 +29,16 @@ class SubmissionItem(Answered):
     project: str
     user: str
     state: str
-    pool: str
-    priority: int
-    slots: int
+    pool: str | None = None
+    priority: int | None = None
+    slots: int | None = None
     position: int | None = None
     policy: str | None = None
     archive: str | None = None
     forked_from: str | None = None
-    run: str | None = None
     job: str | None = None
-    attempt: int
-    failures: int
+    attempt: int | None = None
+    failures: int | None = None
     submitted: str
     started: str | None = None
     finished: str | None = None
@@ -50,10 +49,15 @@ class SubmissionItem(Answered):
     tags: list[str]
 
 
-class QueueEntry(SubmissionItem):
-    """A submission, with its file."""
+class Experiment(ExperimentItem):
+    """An experiment, with its file and its runs."""
 
-    config: str | None = None
+    file: str | None = None
+    config: dict[str, Any] | None = None
+    description: str
+    notes: str
+    storage: str | None = None
+    runs: list[str]
 
 
 class PolicyKnown(Answered):

@@ -24,15 +24,15 @@ from govray.platform.client.documents import (
     CheckpointPins,
     Deletion,
     Deletions,
+    Experiment,
     ExperimentCheck,
+    ExperimentItem,
     FoundVersion,
     Metric,
     Model,
     Promoted,
-    QueueEntry,
     Run,
     StoredFiles,
-    SubmissionItem,
     Version,
 )
 from govray.platform.client.downloads import Downloaded, download
@@ -143,40 +143,22 @@ class Service(Namespace):
 
 
 class Experiments(Namespace):
-    """What was submitted, and where it stands."""
+    """What was submitted or started by hand, and where it stands."""
 
     check = Call("POST", "/v1/experiments:check", ExperimentCheck)
-    submit = Call("POST", "/v1/experiments", QueueEntry)
-    list = Pages("/v1/submissions", SubmissionItem)
+    submit = Call("POST", "/v1/experiments", Experiment)
+    list = Pages("/v1/experiments", ExperimentItem)
     pools = Call("GET", "/v1/pools", Json)
-    get = Call("GET", "/v1/submissions/{submission}", QueueEntry)
-    stop = Call("POST", "/v1/submissions/{submission}:stop", QueueEntry)
-    kill = Call("POST", "/v1/submissions/{submission}:kill", QueueEntry)
-    resume = Call("POST", "/v1/submissions/{submission}:resume", QueueEntry)
-    archive = Call("POST", "/v1/submissions/{submission}:archive", QueueEntry)
-    unarchive = Call("POST", "/v1/submissions/{submission}:unarchive", QueueEntry)
-    indexed = Pages("/v1/experiments", Json)
-    get_indexed = Call("GET", "/v1/experiments/{experiment}", Json)
+    get = Call("GET", "/v1/experiments/{experiment}", Experiment)
+    stop = Call("POST", "/v1/experiments/{experiment}:stop", Experiment)
+    kill = Call("POST", "/v1/experiments/{experiment}:kill", Experiment)
+    resume = Call("POST", "/v1/experiments/{experiment}:resume", Experiment)
+    archive = Call("POST", "/v1/experiments/{experiment}:archive", Experiment)
+    unarchive = Call("POST", "/v1/experiments/{experiment}:unarchive", Experiment)
     get_tags = Call("GET", "/v1/experiments/{experiment}/tags", Json)
-    delete_indexed = Call("DELETE", "/v1/experiments/{experiment}", Deletions)
-    restore_indexed = Call("POST", "/v1/experiments/{experiment}:restore", Deletions)
     put_tags = Call("PUT", "/v1/experiments/{experiment}/tags", Json)
-
-    def of_run(self, run: str) -> SubmissionItem:
-        """What was submitted and became a run, or a search. Raises `UsageError`: nothing that the
-        caller may read did."""
-        path = "/v1/submissions"
-        for archived in (False, True):
-            asked = {"run": run, "archived": archived}
-            for each in self._connection.pages(path, SubmissionItem, query=asked):
-                found: SubmissionItem = each
-                return found
-        raise UsageError(
-            f"no submission became the run {run!r}, as far as you may read",
-            where=self._connection.server,
-            do="A run goes with its search, a run from elsewhere by its folder; see "
-            "govray queue ls",
-        )
+    delete = Call("DELETE", "/v1/experiments/{experiment}", Deletions)
+    restore = Call("POST", "/v1/experiments/{experiment}:restore", Deletions)
 
 
 class Runs(Namespace):
@@ -382,3 +364,8 @@ class Tasks(Namespace):
     submit = Call("POST", "/v1/tasks", Json)
     get = Call("GET", "/v1/tasks/{task}", Json)
     open = Call("POST", "/v1/tasks/{task}:open", Json)
+    stop = Call("POST", "/v1/tasks/{task}:stop", Json)
+    kill = Call("POST", "/v1/tasks/{task}:kill", Json)
+    resume = Call("POST", "/v1/tasks/{task}:resume", Json)
+    archive = Call("POST", "/v1/tasks/{task}:archive", Json)
+    unarchive = Call("POST", "/v1/tasks/{task}:unarchive", Json)

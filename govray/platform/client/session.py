@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from govray.errors import UsageError
 from govray.platform.client import operations
 from govray.platform.client.connection import Connection, CountedBody, Told, checked_url, segment
-from govray.platform.client.documents import Archive, QueueEntry
+from govray.platform.client.documents import Archive, Experiment
 from govray.platform.client.logins import read_login
 
 ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
-"""States that a submission stays in until somebody resumes it."""
+"""States that an experiment stays in until somebody resumes it."""
 _LOOK_S = 2.0
 
 
@@ -53,12 +53,12 @@ class Client(Connection):
             self.ask("PUT", path, Archive, data=body, kind="application/zip")
         return digest
 
-    def follow(self, submission: str) -> Iterator[QueueEntry]:
-        """A submission each time that it has changed, from now until it has ended. Raises
+    def follow(self, experiment: str) -> Iterator[Experiment]:
+        """An experiment each time that it has changed, from now until it has ended. Raises
         `UsageError`: there is none."""
         seen = None
         while True:
-            now = self.experiments.get(submission)
+            now = self.experiments.get(experiment)
             if now != seen:
                 yield now
             seen = now

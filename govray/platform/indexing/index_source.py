@@ -22,7 +22,7 @@ from govray.tune.trial_reports import read_reports
 
 _STATES = {
     "finished": RunState.COMPLETED,
-    "stopped": RunState.CANCELED,
+    "stopped": RunState.STOPPED,
     "failed": RunState.ERROR,
     "invalid": RunState.ERROR,
 }

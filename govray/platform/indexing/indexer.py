@@ -8,7 +8,7 @@ Invariants
 * Whoever can write into the storage makes nobody wait. A call reads so much of one folder and lasts
   so long (`IndexBudget`). The report has what it did not come to, which is the next call's.
 * States change by `govray.platform.store.states.advance` alone. What happened between two calls is
-  assumed to have passed through ``ACTIVE``.
+  assumed to have passed through ``RUNNING``.
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
   indexed: the run's record does not depend on the model. The model of a run that is left out is
   left out too.
@@ -51,6 +51,7 @@ from govray.platform.indexing.log_reading import IndexBudget, LogReading
 from govray.platform.indexing.model_rows import MEMORIZATION, index_run_audit, index_run_model
 from govray.platform.indexing.run_claims import (
     REPLAYS,
+    entry,
     refuse_another_place,
     refuse_false_claim,
     submitted,
@@ -65,7 +66,6 @@ from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.run_owners import first_tags, settle
 from govray.platform.store.states import (
-    EXPERIMENT,
     RUN,
     CheckpointState,
     ExperimentState,
@@ -81,13 +81,13 @@ from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import driving
 
 _RUN_STATES: Mapping[str, RunState] = {
-    "running": RunState.ACTIVE,
+    "running": RunState.RUNNING,
     "stopping": RunState.STOPPING,
-    "stopped": RunState.PAUSED,
+    "stopped": RunState.STOPPED,
     "finished": RunState.COMPLETED,
     "attested": RunState.COMPLETED,
     "failed": RunState.ERROR,
-    "killed": RunState.CANCELED,
+    "killed": RunState.KILLED,
     "interrupted": RunState.INTERRUPTED,
 }
 _ENDED = RunState.COMPLETED
@@ -118,7 +118,7 @@ class IndexSettings:
 
     Attributes:
         anchor: Reads what models are verified against. Called each time, because lists change.
-        project, user: Owner of new experiments that no submission of the queue became.
+        project, user: Owner of new experiments that no entry of the queue became.
         queue: The store with the queue, where that is not the one that is written: in a rebuild.
         budget: What one call may take.
         models: Where an attestor puts models, if not in the runs' own folders.
@@ -195,9 +195,11 @@ def index_storage(
             break
     for search in searches:
         with _reported(report, search.folder), Session(engine) as session:
-            if session.get(tables.Experiment, search.folder.name) is not None:
+            owner = submitted(session, settings.queue, search.folder.name)
+            known = session.get(tables.Experiment, owner.id if owner else search.folder.name)
+            if known is not None:
                 begin_writing(session)
-                settle_search(session, search)
+                settle_search(session, known, search)
                 session.commit()
     return report
 
@@ -255,7 +257,7 @@ def index_run(
 
     Raises:
         Refused: Another run of this name is in the index, or its indexed state cannot change to
-            this one. Or the folder claims to be another run, or that of another submission.
+            this one. Or the folder claims to be another run, or that of another experiment.
     """
     begin_writing(session)
     # The size is taken first: what is written meanwhile is read again next time.
@@ -267,7 +269,7 @@ def index_run(
     if known and search is None and (known.state, known.read_bytes) == (_ENDED, size):
         put_checkpoints(session, known.id, found_on_storage(folder, writing=False), {})
         indexed = session.get_one(tables.Experiment, known.experiment)
-        if (owner := submitted(session, settings.queue, indexed.id)) is not None:
+        if (owner := entry(session, settings.queue, indexed.id)) is not None:
             settle(indexed, owner)
         return known
     record = read_record(folder, settings.budget.file_bytes)
@@ -323,8 +325,7 @@ def index_run(
     session.add(row)
     if search is None and record.replay_of is None:
         silent = row.state is RunState.INTERRUPTED
-        state_of = ExperimentState.ERROR if silent else ExperimentState(row.state.value)
-        experiment.state = advance(EXPERIMENT, experiment.state, state_of, experiment.id)
+        experiment.state = ExperimentState.ERROR if silent else ExperimentState(row.state.value)
         experiment.finished = row.finished
         experiment.why = "its driver ended without a word" if silent else row.why
         session.add(experiment)
@@ -337,14 +338,13 @@ def _below(folder: Place, storage: Place) -> str:
     return str(Path(str(folder)).resolve().relative_to(Path(str(storage))))
 
 
-def settle_search(session: Session, search: IndexedSearch) -> None:
+def settle_search(session: Session, row: tables.Experiment, search: IndexedSearch) -> None:
     """The state of a search, from its own record and its runs'."""
-    row = session.get_one(tables.Experiment, search.folder.name)
     if search.concluded:
-        state = ExperimentState.COMPLETED
+        state = RunState.COMPLETED
     else:
-        state = ExperimentState.ACTIVE if driving(search.folder) else ExperimentState.PAUSED
-    row.state = advance(EXPERIMENT, row.state, state, row.id)
+        state = RunState.RUNNING if driving(search.folder) else RunState.STOPPED
+    row.state = ExperimentState(advance(RUN, RunState(row.state.value), state, row.id).value)
     ended = select(tables.Run.finished).where(tables.Run.experiment == row.id)
     times = [at for at in session.exec(ended) if at]
     row.finished = max(times, default=None) if search.concluded else None
@@ -358,15 +358,19 @@ def _experiment(
     settings: IndexSettings,
     search: IndexedSearch | None,
 ) -> tables.Experiment:
-    known = None
+    known: tables.Experiment | None = None
     if record.replay_of is not None:  # counted where its run is
         replayed = session.get(tables.Run, record.replay_of)
-        known = replayed and session.get_one(tables.Experiment, replayed.experiment)
+        if replayed is not None:
+            known = session.get_one(tables.Experiment, replayed.experiment)
     name = search.folder.name if search else record.run_id
-    known = known or session.get(tables.Experiment, name)
-    owner = submitted(session, settings.queue, known.id if known else name)
-    if owner is None and record.submission and not record.replay_of:
-        refuse_false_claim(session, settings.queue, record.submission.id, name)
+    if known is not None:
+        owner = entry(session, settings.queue, known.id)
+    else:
+        owner = submitted(session, settings.queue, name)
+        if owner is None:
+            refuse_false_claim(session, settings.queue, record, name)
+        known = session.get(tables.Experiment, owner.id if owner else name)
     if known is not None:
         if known.storage != str(storage):
             raise Refused(
@@ -385,10 +389,10 @@ def _experiment(
     }
     row = tables.Experiment(
         **said,
-        id=name,
+        id=owner.id if owner else name,
         name=search.name if search else given.name if given else record.run_id,
-        kind="search" if search else "run",
-        state=ExperimentState.ACTIVE,
+        kind="tune" if search else "train",
+        state=ExperimentState.RUNNING,
         project=settings.project,
         user=settings.user,
         storage=str(storage),
@@ -401,8 +405,8 @@ def _experiment(
         settle(row, owner)
     session.add(row)
     session.flush()
-    if settings.queue is None:
-        first_tags(session, row, owner)
+    if owner is None and settings.queue is None:
+        first_tags(session, row)
     return row
 
 
@@ -413,7 +417,7 @@ def _new_run(
         id=record.run_id,
         experiment=experiment.id,
         folder=folder,
-        state=RunState.ACTIVE,
+        state=RunState.RUNNING,
         hyperparameters=_hyperparameters(record, told),
         step=0,
         max_steps=record.plan.max_steps,

@@ -24,8 +24,8 @@ REPLAYS = "replays"
 _RENAME = "Names of runs are those of their folders; keep copies out of the storage"
 
 
-def submitted(session: Session, queue: Engine | None, name: str) -> tables.Submission | None:
-    """The submission that became the run or search of this name. ``queue``: the store with the
+def submitted(session: Session, queue: Engine | None, name: str) -> tables.QueueEntry | None:
+    """The entry that became the run or search of this name. ``queue``: the store with the
     queue, if that is another."""
     if queue is None:
         return submission_of(session, name)
@@ -33,20 +33,27 @@ def submitted(session: Session, queue: Engine | None, name: str) -> tables.Submi
         return submission_of(other, name)
 
 
-def refuse_false_claim(session: Session, queue: Engine | None, id: str, name: str) -> None:
-    """Refuse a run that says it is of a submission of the queue, which another run is. A submission
-    that the queue does not know says nothing, for or against."""
+def entry(session: Session, queue: Engine | None, id: str) -> tables.QueueEntry | None:
+    """The entry of the queue with this id; ``queue`` as `submitted`."""
     if queue is None:
-        row = session.get(tables.Submission, id)
-    else:
-        with Session(queue) as other:
-            row = other.get(tables.Submission, id)
-    if row is not None:
-        raise Refused(
-            f"the run says that it is of submission {id}, whose run is called {run_name(row)}",
-            where=name,
-            do="A submission is one run; ask who wrote this folder",
-        )
+        return session.get(tables.QueueEntry, id)
+    with Session(queue) as other:
+        return other.get(tables.QueueEntry, id)
+
+
+def refuse_false_claim(
+    session: Session, queue: Engine | None, record: RunRecord, name: str
+) -> None:
+    """Refuse a run that says it is of an experiment of the queue, which another run is. So its name
+    is no such id either. An id that the queue does not know says nothing, for or against."""
+    for id in (record.submission.id if record.submission else name, name):
+        if (row := entry(session, queue, id)) is not None:
+            raise Refused(
+                f"the run says that it is of the experiment {id}, whose run is called "
+                f"{run_name(row)}",
+                where=name,
+                do="Ask who wrote this folder",
+            )
 
 
 def refuse_another_place(

@@ -28,7 +28,7 @@ from govray.governance.submission.register_forms import (
 )
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
 from govray.platform.store.run_owners import RUN_KINDS, submission_facts
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 
 
 class AttestorRegister:
@@ -38,7 +38,7 @@ class AttestorRegister:
         self._client = client
 
     def variables(
-        self, row: Submission, environment: Mapping[str, Any], isolation: Isolation
+        self, row: QueueEntry, environment: Mapping[str, Any], isolation: Isolation
     ) -> dict[str, str]:
         """Register an entry's attempt.
 
@@ -76,7 +76,7 @@ class AttestorRegister:
             raise Unreachable(error.what, where=error.where, do=error.do) from None
         return {ADDRESS: self._client.address(row.id), SECRET: secret}
 
-    def decided(self, row: Submission) -> tuple[str, str | None] | None:
+    def decided(self, row: QueueEntry) -> tuple[str, str | None] | None:
         """Whether the runs of an entry are attested, and why not; None while one is undecided.
         A trial that never ended is not attested, and not waited for. Raises `Unreachable`."""
         try:

@@ -10,19 +10,19 @@ from typing import Any
 
 from govray.platform.queue.giving_way import Holding
 from govray.platform.queue.queue_order import Gift
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import slots_held
-from govray.platform.store.tables import Submission
+from govray.platform.store.queue_entries import slots_held
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 
 Changes = dict[str, Any]
 
 
-def gives(row: Submission) -> bool:
+def gives(row: QueueEntry) -> bool:
     """Whether it was told to give slots back, and has not."""
     return row.cap is not None and slots_held(row) > row.cap
 
 
-def asked(row: Submission, gift: Gift, *, at: str) -> Changes:
+def asked(row: QueueEntry, gift: Gift, *, at: str) -> Changes:
     """It is told to keep fewer slots, and holds what it has until its run has answered."""
     return {
         "cap": gift.keeps,
@@ -34,13 +34,13 @@ def asked(row: Submission, gift: Gift, *, at: str) -> Changes:
     }
 
 
-def given(row: Submission) -> Changes:
+def given(row: QueueEntry) -> Changes:
     """Its run has answered that it keeps no more."""
     assert row.cap is not None
     return {"held": row.cap, "why": _why(row, "gave", row.cap)}
 
 
-def given_again(row: Submission, slots: int) -> Changes:
+def given_again(row: QueueEntry, slots: int) -> Changes:
     """It holds so many slots from now on, before its run knows."""
     changes = {"cap": slots, "cap_number": row.cap_number + 1, "held": slots}
     if slots < row.slots:
@@ -48,7 +48,7 @@ def given_again(row: Submission, slots: int) -> Changes:
     return {**changes, "cap": None, "held": None, "capped": None, "gives_to": None, "why": None}
 
 
-def holding(row: Submission, *, shrinks: bool, late: bool) -> Holding:
+def holding(row: QueueEntry, *, shrinks: bool, late: bool) -> Holding:
     """An entry that holds slots, as the order sees it.
 
     Args:
@@ -62,12 +62,12 @@ def holding(row: Submission, *, shrinks: bool, late: bool) -> Holding:
         priority=row.priority,
         slots=slots_held(row),
         started=(row.started or "", row.id),
-        leaving=row.state is not SubmissionState.RUNNING,
+        leaving=row.state is not ExperimentState.RUNNING,
         least=row.least if shrinks and not late else None,
         full=row.slots,
         cap=None if late else row.cap,
     )
 
 
-def _why(row: Submission, verb: str, keeps: int) -> str:
+def _why(row: QueueEntry, verb: str, keeps: int) -> str:
     return f"it {verb} back {row.slots - keeps} of {row.slots} slots to a higher priority"

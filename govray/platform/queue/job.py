@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from govray.errors import GovrayError, Refused, UsageError, suggestion
 from govray.governance.submission.register_forms import Isolation
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
 
 
@@ -37,7 +37,7 @@ class AttemptGone(GovrayError):
     """A job of this attempt has run, and the cluster has none: another attempt is due."""
 
 
-RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
+RuntimeEnv = Callable[[QueueEntry, Path], dict[str, Any]]
 """Ray's environment of a submission, from its file and its folder."""
 
 
@@ -83,7 +83,7 @@ class Cluster(Protocol):
 
     isolation: Isolation
 
-    def start(self, row: Submission) -> None:
+    def start(self, row: QueueEntry) -> None:
         """Start the job ``row.job`` unless the cluster has or had it. Raises `JobRefused`, and
         `AttemptGone`: it ran, as others know."""
 

@@ -25,7 +25,7 @@ from govray.storage.place import Place
 from govray.traces import VARIABLE as TRACE
 
 if TYPE_CHECKING:
-    from govray.platform.store.tables import Submission
+    from govray.platform.store.tables import QueueEntry
 
 CONFIG = "govray-submission.yaml"
 FACTS = "govray-submission.json"
@@ -87,12 +87,12 @@ def make_folder(
     return folder
 
 
-def files(row: Submission) -> dict[str, bytes]:
+def files(row: QueueEntry) -> dict[str, bytes]:
     """The files that the queue puts into a job's folder, by name."""
     return {CONFIG: row.config.encode(), FACTS: facts(row)}
 
 
-def facts(row: Submission) -> bytes:
+def facts(row: QueueEntry) -> bytes:
     """The file that tells the job who submitted it."""
     names = ("id", "user", "project", "policy", "submitted", "archive")
     stated = {name: value for name in names if (value := getattr(row, name)) is not None}
@@ -100,7 +100,7 @@ def facts(row: Submission) -> bytes:
     return canonical_json.encode(document.to_json())
 
 
-def variables(row: Submission, slot: Slot) -> dict[str, str]:
+def variables(row: QueueEntry, slot: Slot) -> dict[str, str]:
     """The span that the submission came in, for the job's own to lie below. With it go the labels
     of the nodes for the job's workers."""
     labels = json.dumps(dict(slot.labels)) if slot.labels else None
@@ -114,7 +114,7 @@ def with_variables(environment: dict[str, Any], given: Mapping[str, str]) -> dic
     return environment | ({"env_vars": found} if found else {})
 
 
-def metadata(row: Submission) -> dict[str, str]:
+def metadata(row: QueueEntry) -> dict[str, str]:
     """What Ray's dashboard shows with the job."""
     found = {
         "govray.submission": row.id,

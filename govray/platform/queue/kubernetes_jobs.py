@@ -64,11 +64,11 @@ from govray.platform.queue.ray_job import (
     ray_job,
     secret,
 )
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
 from govray.storage.place import Place
 
-Asked = Callable[[Submission], tuple[Mapping[str, str], str | None]]
+Asked = Callable[[QueueEntry], tuple[Mapping[str, str], str | None]]
 """The labels and the type of GPU that nodes have to have."""
 
 KEPT = timedelta(days=1)
@@ -122,7 +122,7 @@ class KubernetesJobs:
         self._asked = asked
         self._seen: dict[str, str] = {}
 
-    def start(self, row: Submission) -> None:
+    def start(self, row: QueueEntry) -> None:
         assert row.job is not None
         tenant = self._tenant(row)
         environment, command = self._environment(row), self._command(row)
@@ -175,7 +175,7 @@ class KubernetesJobs:
                     self._api.delete(_job(namespace, job.name))
         return read
 
-    def _tenant(self, row: Submission) -> Tenant:
+    def _tenant(self, row: QueueEntry) -> Tenant:
         tenant = self._tenants.get(row.project)
         if tenant is None:
             raise JobRefused(
@@ -185,7 +185,7 @@ class KubernetesJobs:
             )
         return tenant
 
-    def _slot(self, row: Submission) -> Slot:
+    def _slot(self, row: QueueEntry) -> Slot:
         """The pool's, on nodes with what the experiment asks for too. The pool's labels go first,
         so a submitter leads no pod elsewhere."""
         slot, (labels, kind) = self._slots[row.pool], self._asked(row)
@@ -197,7 +197,7 @@ class KubernetesJobs:
             )
         return replace(slot, labels={**labels, **slot.labels})
 
-    def _environment(self, row: Submission) -> dict[str, Any]:
+    def _environment(self, row: QueueEntry) -> dict[str, Any]:
         """Ray's environment of a job; its folder is made in its pod. Here it is looked at."""
         with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
             folder = Path(made) / "working_dir"
@@ -226,7 +226,7 @@ class KubernetesJobs:
         found.pop("working_dir", None)
         return with_variables(found, variables(row, self._slots[row.pool]))
 
-    def _command(self, row: Submission) -> str:
+    def _command(self, row: QueueEntry) -> str:
         storage = from_anywhere(self._storage)
         return entrypoint(row.kind, config=CONFIG, submission=FACTS, id=row.id, storage=storage)
 

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from govray.errors import GovrayError, InfrastructureFailed, Refused, Stopped, UsageError
 from govray.platform.queue.job import Job, JobState
 from govray.platform.store.run_owners import run_name
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import FINITE, SHOWN
 from govray.printable import paragraph
 from govray.storage.bucket_path import BucketPath
@@ -33,10 +33,10 @@ _LAST_SIGNAL = 64  # of Linux
 _SAID = "govray: "
 _LONGEST = 1000  # characters of a reason
 
-AFTER_STOP: Mapping[SubmissionState, SubmissionState] = {
-    SubmissionState.PREEMPTING: SubmissionState.QUEUED,
-    SubmissionState.STOPPING: SubmissionState.STOPPED,
-    SubmissionState.KILLING: SubmissionState.KILLED,
+AFTER_STOP: Mapping[ExperimentState, ExperimentState] = {
+    ExperimentState.PREEMPTING: ExperimentState.QUEUED,
+    ExperimentState.STOPPING: ExperimentState.STOPPED,
+    ExperimentState.KILLING: ExperimentState.KILLED,
 }
 """What was asked of an entry → its state once nothing of it runs."""
 
@@ -50,36 +50,36 @@ class Outcome:
         told: Whether it says that somebody else asked. With a new commit that is no failure.
     """
 
-    after: SubmissionState
+    after: ExperimentState
     why: str | None = None
     failure: bool = False
     told: bool = False
 
 
-def outcome(state: SubmissionState, job: Job, kind: str = "train") -> Outcome:
+def outcome(state: ExperimentState, job: Job, kind: str = "train") -> Outcome:
     """What follows for an entry of ``kind`` in ``state`` whose job has ended."""
     if job.state is JobState.SUCCEEDED:
-        return Outcome(SubmissionState.COMPLETED, "nobody used it" if kind in SHOWN else None)
+        return Outcome(ExperimentState.COMPLETED, "nobody used it" if kind in SHOWN else None)
     reason = refusal(job) or (own_failure(job) if kind in FINITE else None)
-    if reason is not None and state is not SubmissionState.KILLING:
-        return Outcome(SubmissionState.ERROR, reason)
+    if reason is not None and state is not ExperimentState.KILLING:
+        return Outcome(ExperimentState.ERROR, reason)
     if state in AFTER_STOP:
         return Outcome(AFTER_STOP[state], _asked(state))
     if job.state is JobState.STOPPED:
-        return Outcome(SubmissionState.STOPPED, "its job was stopped on the cluster")
+        return Outcome(ExperimentState.STOPPED, "its job was stopped on the cluster")
     if job.code == Stopped.exit_code:
         why = "its driver was told to stop, not by the queue"
-        return Outcome(SubmissionState.QUEUED, why, failure=True, told=True)
-    return Outcome(SubmissionState.QUEUED, _death(job), failure=True)
+        return Outcome(ExperimentState.QUEUED, why, failure=True, told=True)
+    return Outcome(ExperimentState.QUEUED, _death(job), failure=True)
 
 
-def vanished(state: SubmissionState) -> Outcome:
+def vanished(state: ExperimentState) -> Outcome:
     """What follows for an entry whose job the cluster does not know: its head was replaced, or it
     was deleted as it was asked to."""
     if state in AFTER_STOP:
         return Outcome(AFTER_STOP[state], _asked(state))
     why = "the cluster lost its job: the head was replaced"
-    return Outcome(SubmissionState.QUEUED, why)
+    return Outcome(ExperimentState.QUEUED, why)
 
 
 def refusal(job: Job) -> str | None:
@@ -106,8 +106,8 @@ def _said(job: Job) -> list[str]:
     return [line for line in job.message.splitlines() if line.startswith(_SAID)]
 
 
-def _asked(state: SubmissionState) -> str | None:
-    if state is SubmissionState.PREEMPTING:
+def _asked(state: ExperimentState) -> str | None:
+    if state is ExperimentState.PREEMPTING:
         return "it gave way to a higher priority"
     return None
 
@@ -137,11 +137,11 @@ _COMMITS = ("checkpoint_*/manifest.json", "*/checkpoint_*/manifest.json")
 """Of a run, and of the trials of a search."""
 
 
-def committed_below(storage: Place) -> Callable[[Submission, datetime], bool]:
+def committed_below(storage: Place) -> Callable[[QueueEntry, datetime], bool]:
     """Whether the run of an entry has a commit newer than a time, for runs below ``storage``. A
     storage that cannot be read has none."""
 
-    def committed(row: Submission, since: datetime) -> bool:
+    def committed(row: QueueEntry, since: datetime) -> bool:
         folder = storage / run_name(row)
         try:
             return any(

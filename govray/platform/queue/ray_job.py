@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from govray.platform.queue import in_pod
 from govray.platform.queue.job_folder import metadata
 from govray.platform.queue.placement import Slot
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -98,7 +98,7 @@ class Pods(_Section):
     )
 
 
-def secret(name: str, row: Submission, owner: Mapping[str, Any], files: Mapping[str, bytes]) -> Any:
+def secret(name: str, row: QueueEntry, owner: Mapping[str, Any], files: Mapping[str, bytes]) -> Any:
     """What the attempt's pods read. It goes when its RayJob goes."""
     return {
         "apiVersion": "v1",
@@ -122,7 +122,7 @@ def secret(name: str, row: Submission, owner: Mapping[str, Any], files: Mapping[
 
 def ray_job(
     name: str,
-    row: Submission,
+    row: QueueEntry,
     tenant: Tenant,
     pods: Pods,
     slot: Slot,

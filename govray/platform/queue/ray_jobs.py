@@ -47,7 +47,7 @@ from govray.platform.queue.job_folder import (
     with_variables,
 )
 from govray.platform.queue.placement import Slot, placement
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.storage.place import Place
 
 TIMEOUT_S = 20.0
@@ -114,7 +114,7 @@ class RayJobs:
         self._register = register
         self._client: _Client | None = None
 
-    def start(self, row: Submission) -> None:
+    def start(self, row: QueueEntry) -> None:
         assert row.job is not None
         if self.look(row.job) is not None:
             return

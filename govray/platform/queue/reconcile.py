@@ -59,10 +59,10 @@ from govray.platform.queue.job import (
 from govray.platform.queue.outcome import Outcome, outcome, vanished
 from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits
-from govray.platform.store import leases, pools, submissions, usage
+from govray.platform.store import leases, pools, queue_entries, usage
 from govray.platform.store.run_owners import RUN_KINDS
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Pool, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Pool, QueueEntry
 from govray.platform.store.tenancy import project_limits
 
 LEASE_S = 30.0
@@ -81,7 +81,7 @@ ATTESTED_S = 5.0
 """Between questions to the attestor, about so many runs at most that have ended."""
 _ASKED = 20
 
-Decided = Callable[[Submission], tuple[str, str | None] | None]
+Decided = Callable[[QueueEntry], tuple[str, str | None] | None]
 """What an attestor has decided of an entry, and why; None while it is undecided."""
 
 
@@ -109,8 +109,8 @@ class Retries:
 class Move:
     id: str
     name: str
-    before: SubmissionState
-    after: SubmissionState
+    before: ExperimentState
+    after: ExperimentState
     why: str | None
 
 
@@ -158,7 +158,7 @@ class Reconciler:
         *,
         holder: str,
         clock: Callable[[], datetime],
-        committed: Callable[[Submission, datetime], bool] = lambda row, since: False,
+        committed: Callable[[QueueEntry, datetime], bool] = lambda row, since: False,
         run_limits: RunLimits | None = None,
         retries: Retries | None = None,
         labels: Mapping[str, Mapping[str, str]] | None = None,
@@ -194,7 +194,7 @@ class Reconciler:
                 self._state_pools(session)
                 limits = limits_now(session, self._limits)
                 self._refuse(session, limits, done)
-                for row in submissions.holding(session):
+                for row in queue_entries.holding(session):
                     self._follow(session, row, done)
                 self._sweep(session, done)
                 self._ask_attestor(session)
@@ -210,7 +210,7 @@ class Reconciler:
     def submitted(self) -> bool:
         """Whether there is an entry that no pass has placed, and that was not there last time."""
         with Session(self._engine) as session:
-            unplaced = submissions.unplaced(session)
+            unplaced = queue_entries.unplaced(session)
         new, self._heard = unplaced - self._heard, unplaced
         return bool(new)
 
@@ -251,18 +251,18 @@ class Reconciler:
 
     # What holds slots
 
-    def _follow(self, session: Session, row: Submission, done: QueuePass) -> None:
+    def _follow(self, session: Session, row: QueueEntry, done: QueuePass) -> None:
         """Move an entry on if its job has ended, and tell the job again what it was asked."""
         assert row.job is not None
         job = self._cluster.look(row.job)
         if job is None:
-            if row.state is SubmissionState.RUNNING and not self._past(row.started, START_GRACE_S):
+            if row.state is ExperimentState.RUNNING and not self._past(row.started, START_GRACE_S):
                 self._start(session, row, done)
             else:
                 self._end(session, row, vanished(row.state), done)
         elif job.ended:
             self._end(session, row, outcome(row.state, job, row.kind), done)
-        elif row.state is not SubmissionState.RUNNING:
+        elif row.state is not ExperimentState.RUNNING:
             self._keep_lease(session)
             self._cluster.stop(row.job)
         elif job.state is JobState.PREEMPTED:
@@ -272,11 +272,11 @@ class Reconciler:
             if job.node is not None:  # it waits no more
                 seen = {"node": job.node, "why": None if row.node is None else row.why}
             if any(getattr(row, name) != value for name, value in seen.items()):
-                submissions.resize(session, row, seen)
+                queue_entries.resize(session, row, seen)
                 session.commit()
             self._follow_gift(session, row, done)
 
-    def _follow_gift(self, session: Session, row: Submission, done: QueuePass) -> None:
+    def _follow_gift(self, session: Session, row: QueueEntry, done: QueuePass) -> None:
         """Tell a run again how many workers it may have, and see whether it has given some back."""
         if self._run_limits is None:
             return
@@ -284,7 +284,7 @@ class Reconciler:
         if gifts.gives(row) and self._run_limits.given(row):
             self._resize(session, row, gifts.given(row), done)
 
-    def _end(self, session: Session, row: Submission, found: Outcome, done: QueuePass) -> None:
+    def _end(self, session: Session, row: QueueEntry, found: Outcome, done: QueuePass) -> None:
         changes: dict[str, Any] = {"why": found.why} | usage.spent(session, row, self._now())
         after = found.after
         if found.failure:
@@ -293,17 +293,17 @@ class Reconciler:
             since = 0 if found.told else 1
             changes["failures"] = failures = since if progress else row.failures + 1
             if failures > self._retries.most:
-                after = SubmissionState.ERROR
+                after = ExperimentState.ERROR
                 changes["why"] = f"{failures} tries ended without a new commit; {found.why}"
-        elif after is SubmissionState.COMPLETED:
+        elif after is ExperimentState.COMPLETED:
             changes["failures"] = 0
-        if after in submissions.ENDED:
+        if after in queue_entries.ENDED:
             changes["finished"] = self._now()
         moved = self._move(session, row, after, changes, done)
         if moved and self._run_limits is not None:
             self._run_limits.tell(row)  # no limit outlasts the entry, whoever runs it next
 
-    def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
+    def _start(self, session: Session, row: QueueEntry, done: QueuePass) -> None:
         """Ask for the job of an entry that is RUNNING. May be repeated. One that does not arrive is
         no reason to leave the others alone."""
         self._keep_lease(session)
@@ -317,10 +317,10 @@ class Reconciler:
             self._end(session, row, vanished(row.state), done)
         except JobRefused as error:
             changes = {"why": str(error), "finished": self._now()}
-            self._move(session, row, SubmissionState.ERROR, changes, done)
+            self._move(session, row, ExperimentState.ERROR, changes, done)
 
-    def _preempt(self, session: Session, row: Submission, done: QueuePass) -> None:
-        if self._move(session, row, SubmissionState.PREEMPTING, {}, done):
+    def _preempt(self, session: Session, row: QueueEntry, done: QueuePass) -> None:
+        if self._move(session, row, ExperimentState.PREEMPTING, {}, done):
             assert row.job is not None
             self._keep_lease(session)
             self._cluster.stop(row.job)
@@ -332,8 +332,8 @@ class Reconciler:
         if self._swept is not None and now - self._swept < timedelta(seconds=SWEEP_S):
             return
         for job in self._cluster.running():
-            row = session.get(Submission, job.submission, populate_existing=True)
-            if row is not None and (row.state not in submissions.HELD or row.job != job.name):
+            row = session.get(QueueEntry, job.submission, populate_existing=True)
+            if row is not None and (row.state not in queue_entries.HELD or row.job != job.name):
                 self._keep_lease(session)
                 self._cluster.stop(job.name)
                 done.stray.append(job.name)
@@ -346,7 +346,7 @@ class Reconciler:
         if self._decided is None or soon:
             return
         self._asked = now
-        for row in submissions.undecided(session, RUN_KINDS, _ASKED):
+        for row in queue_entries.undecided(session, RUN_KINDS, _ASKED):
             with suppress(Unreachable):
                 if (found := self._decided(row)) is not None:
                     self._keep_lease(session)
@@ -358,20 +358,20 @@ class Reconciler:
 
     def _refuse(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
         """End what can never start, also while no cluster answers."""
-        for row in submissions.waiting(session, without_config=True):
+        for row in queue_entries.waiting(session, without_config=True):
             why = queue_order.never(row.pool, row.project, row.slots, limits)
             if why is not None:
                 changes = {"why": why, "finished": self._now()}
-                self._move(session, row, SubmissionState.ERROR, changes, done)
+                self._move(session, row, ExperimentState.ERROR, changes, done)
 
     def _turn(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
         """Start and make room as the order says, and write down who is where in the line."""
         session.rollback()  # a transaction of its own sees what was asked meanwhile
-        rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
-        if self._shared and len(submissions.users(session)) > 1:
+        rows = {row.id: row for row in queue_entries.waiting(session, without_config=True)}
+        if self._shared and len(queue_entries.users(session)) > 1:
             done.unreachable = self._shared
             return
-        held = {row.id: row for row in submissions.holding(session)}
+        held = {row.id: row for row in queue_entries.holding(session)}
         waits = [self._waiting(row) for row in rows.values()]
         holds = [self._holding(row, wanted=bool(waits)) for row in held.values()]
         decision = queue_order.decide(waits, holds, limits)
@@ -389,7 +389,7 @@ class Reconciler:
                 "why": None,
                 "node": None,
             }
-            if self._move(session, row, SubmissionState.RUNNING, changes, done):
+            if self._move(session, row, ExperimentState.RUNNING, changes, done):
                 unreachable, done.unreachable = done.unreachable, None
                 self._start(session, row, done)
                 if done.unreachable is not None:
@@ -399,7 +399,7 @@ class Reconciler:
     def _give_and_take(
         self,
         session: Session,
-        held: dict[str, Submission],
+        held: dict[str, QueueEntry],
         decision: queue_order.Decision,
         done: QueuePass,
     ) -> None:
@@ -416,31 +416,31 @@ class Reconciler:
             if self._resize(session, held[id], each, done) and self._run_limits is not None:
                 self._run_limits.tell(held[id])
 
-    def _holding(self, row: Submission, *, wanted: bool) -> Holding:
+    def _holding(self, row: QueueEntry, *, wanted: bool) -> Holding:
         """An entry that holds slots. Whether its run can be told is looked at if any waits."""
         told = self._run_limits
-        elastic = wanted and row.state is SubmissionState.RUNNING and row.least is not None
+        elastic = wanted and row.state is ExperimentState.RUNNING and row.least is not None
         return gifts.holding(
             row,
             shrinks=elastic and told is not None and told.reaches(row),
             late=gifts.gives(row) and self._past(row.capped, GIVE_BACK_S),
         )
 
-    def _waiting(self, row: Submission) -> Waiting:
+    def _waiting(self, row: QueueEntry) -> Waiting:
         since = parse_time(row.started) if row.started else None
         ready = since is None or self._clock() - since >= self._retries.wait(row.failures)
         return waiting(row, ready=ready)
 
     def _write_positions(
-        self, session: Session, rows: dict[str, Submission], decision: queue_order.Decision
+        self, session: Session, rows: dict[str, QueueEntry], decision: queue_order.Decision
     ) -> None:
         for row, place in _places(rows, decision):
             if row.position != place:
                 session.connection().execute(
-                    update(Submission)
+                    update(QueueEntry)
                     .where(
-                        col(Submission.id) == row.id,
-                        col(Submission.state) == SubmissionState.QUEUED,
+                        col(QueueEntry.id) == row.id,
+                        col(QueueEntry.state) == ExperimentState.QUEUED,
                     )
                     .values(position=place)
                 )
@@ -451,24 +451,24 @@ class Reconciler:
     def _move(
         self,
         session: Session,
-        row: Submission,
-        after: SubmissionState,
+        row: QueueEntry,
+        after: ExperimentState,
         changes: dict[str, Any],
         done: QueuePass,
     ) -> bool:
         """Move and commit; False if another changed the entry meanwhile."""
         before = row.state
-        moved = submissions.move(session, row, after, changes=changes)
+        moved = queue_entries.move(session, row, after, changes=changes)
         session.commit()
         if moved:
             done.moves.append(Move(row.id, row.name, before, after, row.why))
         return moved
 
     def _resize(
-        self, session: Session, row: Submission, changes: dict[str, Any], done: QueuePass
+        self, session: Session, row: QueueEntry, changes: dict[str, Any], done: QueuePass
     ) -> bool:
         """Change what an entry holds or is to keep, and commit; False if another changed it."""
-        resized = submissions.resize(session, row, changes)
+        resized = queue_entries.resize(session, row, changes)
         session.commit()
         if resized:
             why = row.why or "it has all its slots again"
@@ -482,7 +482,7 @@ class Reconciler:
         return format_time(self._clock())
 
 
-def waiting(row: Submission, *, ready: bool = True) -> Waiting:
+def waiting(row: QueueEntry, *, ready: bool = True) -> Waiting:
     """An entry that waits, as the order sees it."""
     return Waiting(
         id=row.id,
@@ -515,8 +515,8 @@ def limits_now(session: Session, stated: SlotLimits) -> SlotLimits:
 
 
 def _places(
-    rows: dict[str, Submission], decision: queue_order.Decision
-) -> Iterator[tuple[Submission, int]]:
+    rows: dict[str, QueueEntry], decision: queue_order.Decision
+) -> Iterator[tuple[QueueEntry, int]]:
     for line in decision.order.values():
         for place, id in enumerate(line, 1):
             yield rows[id], place

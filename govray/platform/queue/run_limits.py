@@ -9,7 +9,7 @@ from __future__ import annotations
 from govray.errors import Malformed
 from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
 from govray.platform.store.run_owners import run_name
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.storage.place import Place
 
 
@@ -19,13 +19,13 @@ class RunLimits:
     def __init__(self, storage: Place) -> None:
         self._storage = storage
 
-    def reaches(self, row: Submission) -> bool:
+    def reaches(self, row: QueueEntry) -> bool:
         try:
             return self._folder(row).is_dir()
         except OSError:
             return False
 
-    def tell(self, row: Submission) -> None:
+    def tell(self, row: QueueEntry) -> None:
         """Write what the entry says, unless it stands there or the folder is not there. Where the
         storage refuses, nothing is written. The next pass tries again."""
         folder, cap = self._folder(row), _cap(row)
@@ -37,7 +37,7 @@ class RunLimits:
         except OSError:
             return
 
-    def given(self, row: Submission) -> bool:
+    def given(self, row: QueueEntry) -> bool:
         """Whether the run has answered the latest that it was told."""
         cap = _cap(row)
         try:
@@ -51,11 +51,11 @@ class RunLimits:
         except Malformed:
             return None
 
-    def _folder(self, row: Submission) -> Place:
+    def _folder(self, row: QueueEntry) -> Place:
         return self._storage / run_name(row)
 
 
-def _cap(row: Submission) -> WorkerCap | None:
+def _cap(row: QueueEntry) -> WorkerCap | None:
     """What the entry's run is to be told; None if it never was told anything."""
     if not row.cap_number:
         return None

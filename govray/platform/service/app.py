@@ -76,8 +76,8 @@ from govray.platform.service.routes import (
     projects,
     records,
     role_bindings,
+    runs,
     sign_in,
-    submissions,
     tasks,
     tokens,
     usage,
@@ -95,7 +95,7 @@ Errors are problem details (RFC 9457)."""
 
 # In the order of the description. A new one is named here.
 _BELOW_V1 = (
-    *(health, sign_in, audit_log, experiments, pins, deletions, submissions, archives, downloads),
+    *(health, sign_in, audit_log, experiments, pins, deletions, runs, archives, downloads),
     *(files, live_metrics, logs, models, version_search, lineage, corpora, records, ledgers),
     *(attestations, policies, memorization, cases, projects, role_bindings, tokens, webhooks),
     *(tasks, usage),

@@ -25,23 +25,28 @@ from govray.platform.store import tables
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.lineage import decode, encode
 from govray.platform.store.project_settings import Retention
-from govray.platform.store.run_owners import submission_of
+from govray.platform.store.queue_entries import ENDED
 from govray.platform.store.states import (
     CHECKPOINT,
     CheckpointState,
     ExperimentState,
     RunState,
-    SubmissionState,
     advance,
 )
-from govray.platform.store.submissions import ENDED
-from govray.platform.store.tables import Attestation, Deletion, Experiment, ModelVersion, Run
+from govray.platform.store.tables import (
+    Attestation,
+    Deletion,
+    Experiment,
+    ModelVersion,
+    QueueEntry,
+    Run,
+)
 
-_RUNS = frozenset({RunState.ACTIVE, RunState.STOPPING})
+_RUNS = frozenset({RunState.RUNNING, RunState.STOPPING})
 _SIGNED = "ATTESTED"
-_ENDED = frozenset({RunState.COMPLETED, RunState.CANCELED, RunState.ERROR})
-_OVER = frozenset({ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ERROR})
-_SEARCHES = frozenset({ExperimentState.ACTIVE, ExperimentState.STOPPING})
+_ENDED = frozenset(RunState) - _RUNS - {RunState.INTERRUPTED}
+_OVER = frozenset({ExperimentState.COMPLETED, ExperimentState.KILLED, ExperimentState.ERROR})
+_SEARCHES = frozenset({ExperimentState.RUNNING, ExperimentState.STOPPING})
 RETENTION = "govray retention"
 """The name that marks what a project's retention does not keep."""
 SWEEP = "govray sweep"
@@ -63,23 +68,23 @@ def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
         if each.state in _RUNS:
             raise Refused(f"{each.id} is {each.state}", where=where, do="Stop or kill it first")
     experiment = session.get_one(Experiment, run.experiment)
-    if experiment.kind == "search" and experiment.state in _SEARCHES:
+    if experiment.kind == "tune" and experiment.state in _SEARCHES:
         raise Refused(
             f"its search {experiment.id} is {experiment.state}",
             where=where,
             do="Stop the search first, or let it end",
         )
-    entry = submission_of(session, experiment.id)
+    entry = session.get(QueueEntry, experiment.id)
     if entry is not None and entry.state not in ENDED:
         raise Refused(
-            f"its submission {entry.id} is {entry.state}",
+            f"its experiment {entry.id} is {entry.state}",
             where=where,
             do="Stop or kill that first",
         )
     if (
         attestor
         and entry is not None
-        and entry.state is SubmissionState.COMPLETED
+        and entry.state is ExperimentState.COMPLETED
         and entry.attested is None
     ):
         raise Refused(
@@ -198,7 +203,7 @@ def describe(session: Session, run: Run, row: Deletion, *, attested: bool) -> No
     there = c.state == CheckpointState.COMPLETED
     commits = session.exec(select(c).where(c.run == run.id, there).order_by(col(c.step))).all()
     signed = [each.digest for each in attestations(session, run.id)]
-    entry = submission_of(session, row.experiment)
+    entry = session.get(QueueEntry, row.experiment)
     row.attested = attested or bool(signed) or (entry is not None and entry.attested == _SIGNED)
     row.bytes = sum(each.bytes for each in commits)
     row.digests = {

@@ -1,4 +1,4 @@
-"""Tags of experiments, given with a submission or later: read of many, and replaced as a whole."""
+"""Tags of experiments, given with the file or later: read of many, and replaced as a whole."""
 
 from __future__ import annotations
 

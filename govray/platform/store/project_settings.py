@@ -1,4 +1,4 @@
-"""A project's config policy: what may be submitted to it, and what a submission has by default.
+"""A project's config policy: what may be submitted to it, and what an experiment has by default.
 
 An administrator writes it, and `resolve` applies it. ``defaults`` lie below what a file says: they
 count where the file says nothing. ``fixed`` values are added there too. A file that says something
@@ -59,14 +59,14 @@ class ProjectSettings(BaseModel):
     pools: tuple[Name, ...] | None = Field(
         None, max_length=MOST_NAMES, strict=False, description="pools that may be used; all of them"
     )
-    default_pool: Name = Field("default", description="pool of a submission that names none")
+    default_pool: Name = Field("default", description="pool of an experiment that names none")
     default_priority: Priority = Field(0, description="priority of one that says none")
     max_priority: Priority | None = Field(
         None, description="highest priority that may be asked; the default one"
     )
     share: float = Field(1.0, gt=0, le=1000, description="weight beside other projects, fair share")
     max_slots: Slots | None = Field(None, description="slots held at the same time, all together")
-    max_slots_per_submission: Slots | None = Field(None, description="slots of one submission")
+    max_slots_per_experiment: Slots | None = Field(None, description="slots of one experiment")
     depth_policies: tuple[PolicyName, ...] | None = Field(
         None,
         max_length=MOST_NAMES,
@@ -113,9 +113,9 @@ class ProjectSettings(BaseModel):
             raise ValueError(f"default_pool: {self.default_pool} is none of pools")
         if self.max_priority is not None and self.default_priority > self.max_priority:
             raise ValueError("default_priority: it is above max_priority")
-        most, each = self.max_slots, self.max_slots_per_submission
+        most, each = self.max_slots, self.max_slots_per_experiment
         if most is not None and each is not None and each > most:
-            raise ValueError("max_slots_per_submission: it is above max_slots")
+            raise ValueError("max_slots_per_experiment: it is above max_slots")
         for name in ("defaults", "fixed"):
             if len(written(getattr(self, name))) > LONGEST_DEFAULTS:
                 raise ValueError(f"{name}: longer than {LONGEST_DEFAULTS} characters")
@@ -228,7 +228,7 @@ def _outside(settings: ProjectSettings, slots: int, pool: str, priority: int) ->
     highest = settings.default_priority if settings.max_priority is None else settings.max_priority
     if priority > highest:
         wrong.append(f"priority {priority} is above {highest}")
-    for most in {settings.max_slots_per_submission, settings.max_slots} - {None}:
+    for most in {settings.max_slots_per_experiment, settings.max_slots} - {None}:
         if most is not None and slots > most:
             wrong.append(f"{slots} slots are more than {most}")
     return sorted(wrong)

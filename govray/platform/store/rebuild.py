@@ -23,16 +23,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, bindparam, column, insert, select, table, update
 from sqlalchemy.schema import CreateSchema, DropSchema
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from govray.errors import Refused
 from govray.platform.store import deletions, tables
 from govray.platform.store.database import begin_writing, connect, sqlite_file
-from govray.platform.store.run_owners import first_tags, settle, submitted_runs
+from govray.platform.store.run_owners import first_tags, settle
 
 KEPT = frozenset(
     {"account", "token", "audit", "model", "modelversion", "experimenttag"}
-    | {"submission", "lease", "pool"}
+    | {"queueentry", "lease", "pool"}
     | {"workspace", "project", "groupmember", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
     | {"browsersession", "signinattempt", "task_ticket", "rightscase", "deletion"}
@@ -208,13 +208,14 @@ def _exchange(connection: Connection, schema: str) -> None:
 
 
 def _settle_owners(session: Session, before: set[str]) -> None:
-    """Give each run that was submitted to its submission's owner, and a new one its tags."""
-    owners = submitted_runs(session)
-    for experiment in session.scalars(select(tables.Experiment)):
-        if (row := owners.get(experiment.id)) is not None:
+    """Give each experiment that was submitted to whom its entry in the queue says, and a new one
+    that was not its tags."""
+    e, q = tables.Experiment, tables.QueueEntry
+    for experiment, row in session.execute(select(e, q).outerjoin(q, col(q.id) == col(e.id))):
+        if row is not None:
             settle(experiment, row)
-        if experiment.id not in before:
-            first_tags(session, experiment, row)
+        elif experiment.id not in before:
+            first_tags(session, experiment)
 
 
 def _require_registered(connection: Connection, schema: str) -> None:

@@ -1,4 +1,4 @@
-"""The states of experiments, runs, checkpoints and submissions, and which may follow which.
+"""The states of experiments, runs and checkpoints, and which may follow which.
 
 Pure tables. A state outside the keys, or a step outside the table, is refused. An index that learns
 of changes in the wrong order must not make a finished run go on.
@@ -16,39 +16,7 @@ from govray.errors import Refused
 
 
 class ExperimentState(StrEnum):
-    """How an experiment stands. ``STOPPING`` waits for a commit."""
-
-    ACTIVE = "ACTIVE"
-    STOPPING = "STOPPING"
-    PAUSED = "PAUSED"
-    COMPLETED = "COMPLETED"
-    CANCELED = "CANCELED"
-    ERROR = "ERROR"
-
-
-class RunState(StrEnum):
-    """How a run stands. ``INTERRUPTED``: its driver ended without a word."""
-
-    ACTIVE = "ACTIVE"
-    STOPPING = "STOPPING"
-    PAUSED = "PAUSED"
-    INTERRUPTED = "INTERRUPTED"
-    COMPLETED = "COMPLETED"
-    CANCELED = "CANCELED"
-    ERROR = "ERROR"
-
-
-class CheckpointState(StrEnum):
-    """``ACTIVE`` is being uploaded, and nobody but its writer may see it."""
-
-    ACTIVE = "ACTIVE"
-    COMPLETED = "COMPLETED"
-    ERROR = "ERROR"
-    DELETED = "DELETED"
-
-
-class SubmissionState(StrEnum):
-    """How a submission stands in the queue.
+    """How an experiment stands, or a task: what the queue says of it, or its runs if it has none.
 
     ``PREEMPTING`` and ``STOPPING`` wait for a commit: the first comes back to the queue, the
     second ends. ``KILLING`` waits for nothing but the end of the processes.
@@ -63,6 +31,28 @@ class SubmissionState(StrEnum):
     STOPPED = "STOPPED"
     KILLED = "KILLED"
     ERROR = "ERROR"
+
+
+class RunState(StrEnum):
+    """How a run stands, as its folder says. The words are those of an experiment, and mean the
+    same. ``INTERRUPTED``: its driver ended without a word."""
+
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    INTERRUPTED = "INTERRUPTED"
+    COMPLETED = "COMPLETED"
+    KILLED = "KILLED"
+    ERROR = "ERROR"
+
+
+class CheckpointState(StrEnum):
+    """``ACTIVE`` is being uploaded, and nobody but its writer may see it."""
+
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    DELETED = "DELETED"
 
 
 class DeliveryState(StrEnum):
@@ -86,27 +76,35 @@ class CaseState(StrEnum):
     CLOSED = "CLOSED"
 
 
-_E, _T, _C, _S = ExperimentState, RunState, CheckpointState, SubmissionState
+_E, _R, _C = ExperimentState, RunState, CheckpointState
 
 EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
-    _E.ACTIVE: frozenset(_E) - {_E.ACTIVE},
-    _E.STOPPING: frozenset(_E) - {_E.STOPPING},
-    _E.PAUSED: frozenset({_E.ACTIVE, _E.COMPLETED, _E.CANCELED, _E.ERROR}),
+    _E.QUEUED: frozenset({_E.RUNNING, _E.STOPPED, _E.KILLED, _E.ERROR}),
+    # Back to QUEUED: the driver or the head died, and nobody asked for it.
+    _E.RUNNING: frozenset(_E) - {_E.RUNNING},
+    # Who asks for more while one waits for a commit gets it.
+    _E.PREEMPTING: frozenset(_E) - {_E.PREEMPTING, _E.RUNNING},
+    _E.STOPPING: frozenset({_E.KILLING, _E.STOPPED, _E.COMPLETED, _E.KILLED, _E.ERROR}),
+    _E.KILLING: frozenset({_E.KILLED, _E.COMPLETED, _E.ERROR}),
     _E.COMPLETED: frozenset(),
-    # An experiment file that is run again goes on with what was ended.
-    _E.CANCELED: frozenset({_E.ACTIVE}),
-    _E.ERROR: frozenset({_E.ACTIVE}),
+    # Resumed by who asks for it.
+    _E.STOPPED: frozenset({_E.QUEUED}),
+    _E.KILLED: frozenset({_E.QUEUED}),
+    _E.ERROR: frozenset({_E.QUEUED}),
 }
+"""As the queue moves what was submitted."""
 
 RUN: Mapping[RunState, frozenset[RunState]] = {
-    _T.ACTIVE: frozenset(_T) - {_T.ACTIVE},
-    _T.STOPPING: frozenset(_T) - {_T.STOPPING},
-    _T.PAUSED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR}),
-    _T.INTERRUPTED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR}),
-    _T.COMPLETED: frozenset(),
-    _T.CANCELED: frozenset({_T.ACTIVE}),
-    _T.ERROR: frozenset({_T.ACTIVE}),
+    _R.RUNNING: frozenset(_R) - {_R.RUNNING},
+    _R.STOPPING: frozenset(_R) - {_R.STOPPING},
+    _R.STOPPED: frozenset({_R.RUNNING, _R.COMPLETED, _R.KILLED, _R.ERROR}),
+    _R.INTERRUPTED: frozenset({_R.RUNNING, _R.COMPLETED, _R.KILLED, _R.ERROR}),
+    _R.COMPLETED: frozenset(),
+    # An experiment file that is run again goes on with what was ended.
+    _R.KILLED: frozenset({_R.RUNNING}),
+    _R.ERROR: frozenset({_R.RUNNING}),
 }
+"""As the index sees a run, and by its runs an experiment that no queue knows."""
 
 CHECKPOINT: Mapping[CheckpointState, frozenset[CheckpointState]] = {
     _C.ACTIVE: frozenset({_C.COMPLETED, _C.ERROR}),
@@ -115,22 +113,7 @@ CHECKPOINT: Mapping[CheckpointState, frozenset[CheckpointState]] = {
     _C.DELETED: frozenset(),
 }
 
-SUBMISSION: Mapping[SubmissionState, frozenset[SubmissionState]] = {
-    _S.QUEUED: frozenset({_S.RUNNING, _S.STOPPED, _S.KILLED, _S.ERROR}),
-    # Back to QUEUED: the driver or the head died, and nobody asked for it.
-    _S.RUNNING: frozenset(_S) - {_S.RUNNING},
-    # Who asks for more while one waits for a commit gets it.
-    _S.PREEMPTING: frozenset(_S) - {_S.PREEMPTING, _S.RUNNING},
-    _S.STOPPING: frozenset({_S.KILLING, _S.STOPPED, _S.COMPLETED, _S.KILLED, _S.ERROR}),
-    _S.KILLING: frozenset({_S.KILLED, _S.COMPLETED, _S.ERROR}),
-    _S.COMPLETED: frozenset(),
-    # Resumed by who asks for it.
-    _S.STOPPED: frozenset({_S.QUEUED}),
-    _S.KILLED: frozenset({_S.QUEUED}),
-    _S.ERROR: frozenset({_S.QUEUED}),
-}
-
-State = TypeVar("State", ExperimentState, RunState, CheckpointState, SubmissionState)
+State = TypeVar("State", ExperimentState, RunState, CheckpointState)
 
 
 def step(table: Mapping[State, frozenset[State]], before: State, after: State, what: str) -> State:
@@ -143,8 +126,9 @@ def step(table: Mapping[State, frozenset[State]], before: State, after: State, w
 def advance(
     table: Mapping[State, frozenset[State]], before: State, after: State, what: str
 ) -> State:
-    """``after``, at once or by way of ACTIVE: what may have happened between two looks."""
-    active = type(before)("ACTIVE")
+    """``after``, at once or by way of the table's first state, in which it goes on: what may have
+    happened between two looks."""
+    active = next(iter(table))
     if after != before and after not in table[before]:
         before = step(table, before, active, what)
     return step(table, before, after, what)

@@ -29,7 +29,6 @@ from govray.platform.store.states import (
     DeliveryState,
     ExperimentState,
     RunState,
-    SubmissionState,
 )
 
 # No `from __future__ import annotations`: SQLModel reads the annotations themselves.
@@ -56,7 +55,7 @@ class ExperimentColumns(SQLModel):
 
     id: str = Field(primary_key=True)
     name: str = Field(index=True)
-    kind: str = Field(description="`run` or `search`.")
+    kind: str = Field(description="`train`, or `tune` for a search.")
     state: ExperimentState = Field(sa_type=_state(ExperimentState))
     project: str = Field(index=True)
     user: str = Field(index=True)
@@ -525,13 +524,14 @@ class RoleBinding(SQLModel, table=True):
     user: str
 
 
-class Submission(SQLModel, table=True):
-    """What somebody asked a cluster to run: an entry of the queue. ``id`` is its own.
+class QueueEntry(SQLModel, table=True):
+    """An experiment or task that somebody submitted: an entry of the queue. ``id`` is its own, and
+    that of its experiment in the index.
 
     ``config`` is the text that was sent, never changed. ``slots`` are the workers that it holds
     while it runs. ``attempt`` counts its jobs on the cluster, and ``failures`` those that ended
     without being asked to since its last progress. ``position`` is its place in its pool's line,
-    from 1, while it waits. `govray.platform.service.routes.submissions` says what the rest is.
+    from 1, while it waits. `govray.platform.service.routes.experiments` says what the rest is.
 
     ``token`` is the id of the token it came with. ``request_key`` and ``request_body`` are digests
     of a request that may come twice. ``trace`` is the span that it came in, as a ``traceparent``
@@ -553,7 +553,7 @@ class Submission(SQLModel, table=True):
     name: str = Field(index=True)
     project: str = Field(index=True)
     user: str = Field(index=True)
-    state: SubmissionState = Field(sa_type=_state(SubmissionState), index=True)
+    state: ExperimentState = Field(sa_type=_state(ExperimentState), index=True)
     pool: str
     priority: int
     slots: int
@@ -561,7 +561,6 @@ class Submission(SQLModel, table=True):
     policy: str | None = None
     archive: str | None = None
     forked_from: str | None = None
-    run: str | None = None
     job: str | None = None
     attempt: int = 0
     failures: int = 0
@@ -573,7 +572,6 @@ class Submission(SQLModel, table=True):
     attested: str | None = None
     not_attested: str | None = None
     archived: bool = False
-    tags: list[str] = Field(sa_type=JSON, default_factory=list)
     token: str | None = None
     request_key: str | None = Field(default=None, unique=True)
     request_body: str | None = None

@@ -1,8 +1,8 @@
 """Workspaces and projects: organisation → workspace → project. The organisation is the store.
 
-A workspace holds projects. A project holds what experiments and submissions name by it. A name is
+A workspace holds projects. A project holds what experiments and tasks name by it. A name is
 taken once in the whole store, so that a run's project says its workspace. Nothing is deleted, since
-runs are counted for it: what is no longer used is archived, and takes no submissions.
+runs are counted for it: what is no longer used is archived, and takes no experiments.
 
 The project ``default`` in the workspace ``default`` is there from the start. A project that no row
 names, such as one that `govray store index --project` made up, belongs to no workspace.

@@ -4,13 +4,12 @@ Seconds are those of runs' attempts, replays included, as their event logs tell.
 accelerator is what Ray gave a worker as a GPU. A task (a notebook, a shell, a script) is a program
 that says nothing of itself. Its seconds are those of its attempts as the queue saw them, times its
 slots, and its accelerators are those of its pool's slots. An attested artifact is an attestation in
-the index whose run is there too. A submission is an entry of the queue, whatever became of it.
+the index whose run is there too. What was submitted is counted whatever became of it.
 
 Bytes are those of checkpoints that are on storage now, whenever their run started.
 
-The user is who submitted: a submission says so itself, and an experiment's run its record. The pool
-is the submission's. What ran by hand or by a script had none. What ran outside of govray is not
-counted.
+The user is who submitted: the queue says so, and of an experiment's run its record. The pool is the
+queue's. What ran by hand or by a script had none. What ran outside of govray is not counted.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import parse_time
 from govray.platform.store import tables
+from govray.platform.store.queue_entries import HELD
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import CheckpointState
-from govray.platform.store.submissions import HELD
 
 By = Literal["project", "user", "pool", "workspace"]
 
@@ -38,7 +37,7 @@ class Usage:
     """What one project, user, pool or workspace used."""
 
     name: str
-    submissions: int
+    submitted: int
     runs: int
     worker_hours: float
     accelerator_hours: float
@@ -46,7 +45,7 @@ class Usage:
     attested: int
 
 
-_COUNTS = ("submissions", "runs", "worker_hours", "accelerator_hours", "bytes", "attested")
+_COUNTS = ("submitted", "runs", "worker_hours", "accelerator_hours", "bytes", "attested")
 
 
 def usage(
@@ -56,18 +55,18 @@ def usage(
     by: By = "project",
     since: str | None = None,
     experiments: ColumnElement[bool] | None = None,
-    submissions: ColumnElement[bool] | None = None,
+    entries: ColumnElement[bool] | None = None,
 ) -> tuple[Usage, ...]:
-    """Usage, sorted by name. ``since``: only runs that started, and submissions made, at this
+    """Usage, sorted by name. ``since``: only runs that started, and entries made, at this
     instant or later, ``YYYY-MM-DDTHH:MM:SSZ``. ``at``: now."""
-    run, e, s, c = tables.Run, tables.Experiment, tables.Submission, tables.Checkpoint
+    run, e, s, c = tables.Run, tables.Experiment, tables.QueueEntry, tables.Checkpoint
     started = col(run.started) >= (since or "")
     owner = _owner(by, e)
 
     def of_runs(*numbers: Any) -> Any:
         found = select(owner, *numbers).join_from(e, run, col(e.id) == col(run.experiment))
         if by == "pool":
-            found = found.outerjoin(s, col(s.run) == col(e.id))
+            found = found.outerjoin(s, col(s.id) == col(e.id))
         return found.where(true() if experiments is None else experiments).group_by(owner)
 
     trained = session.execute(
@@ -88,7 +87,7 @@ def usage(
         .where(col(c.state) == CheckpointState.COMPLETED)
     ).all()
     asker = _owner(by, s)
-    asked = (col(s.submitted) >= (since or ""), true() if submissions is None else submissions)
+    asked = (col(s.submitted) >= (since or ""), true() if entries is None else entries)
     tasks = session.execute(
         select(
             asker,
@@ -109,7 +108,7 @@ def usage(
         (trained, ("runs", "worker_hours", "accelerator_hours")),
         (attested, ("attested",)),
         (kept, ("bytes",)),
-        (tasks, ("submissions", "worker_hours", "accelerator_hours")),
+        (tasks, ("submitted", "worker_hours", "accelerator_hours")),
         (
             [(name, *_since_start(session, session.get_one(s, id), at)) for name, id in running],
             ("worker_hours", "accelerator_hours"),
@@ -127,7 +126,7 @@ def month_of(at: str) -> str:
     return f"{at[: len('YYYY-MM')]}-01T00:00:00Z"
 
 
-def spent(session: Session, row: tables.Submission, at: str) -> dict[str, float]:
+def spent(session: Session, row: tables.QueueEntry, at: str) -> dict[str, float]:
     """The columns that change when an attempt of an entry ends at this instant. None of a run: its
     own event log tells."""
     if row.kind in RUN_KINDS:
@@ -139,7 +138,7 @@ def spent(session: Session, row: tables.Submission, at: str) -> dict[str, float]
     }
 
 
-def _since_start(session: Session, row: tables.Submission, at: str) -> tuple[float, float]:
+def _since_start(session: Session, row: tables.QueueEntry, at: str) -> tuple[float, float]:
     """Seconds of an entry's slots, and of their accelerators, since its last start."""
     if row.started is None:
         return 0.0, 0.0
@@ -152,7 +151,7 @@ def _since_start(session: Session, row: tables.Submission, at: str) -> tuple[flo
 def _owner(by: By, table: Any) -> Any:
     """What rows of a table with a project and a user are added up by."""
     if by == "pool":
-        return col(tables.Submission.pool)
+        return col(tables.QueueEntry.pool)
     if by != "workspace":
         return col(table.project if by == "project" else table.user)
     p = tables.Project

@@ -120,7 +120,7 @@ def read_task(text: str | bytes, *, where: str) -> Any:
 
 
 def check_id(task: str) -> str:
-    """``task`` if it is a submission's id. It names a folder and a host of the proxy (RFC 1123)."""
+    """``task`` if it is a task's id. It names a folder and a host of the proxy (RFC 1123)."""
     if not _TASK.fullmatch(task):
         raise UsageError(
             f"{task[:80]!r} is no id of a task: at most 63 of a-z, 0-9 and - between them"

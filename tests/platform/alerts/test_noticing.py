@@ -14,7 +14,7 @@ from govray.platform.alerts import noticing
 from govray.platform.alerts.noticing import notice
 from govray.platform.store import rebuild, webhooks
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import ExperimentState, RunState, SubmissionState
+from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import (
     Alert,
     Delivery,
@@ -42,17 +42,18 @@ def everything(session: Session) -> None:
     """One event of each kind that the index has, and much that is none."""
     run_row(session, "done", T.COMPLETED, finished=LATER)
     run_row(session, "broken", T.ERROR, why="rank 1 died", project="other")
-    run_row(session, "going", T.ACTIVE, accelerator_seconds=9000.0)
+    run_row(session, "going", T.RUNNING, accelerator_seconds=9000.0)
     for number, kind in enumerate(("restart", "flag", "gate", "rollback", "log")):
         decision(session, "going", number, kind)
     decision(session, "broken", 0, "stop")
     decision(session, "going", 9, "gate", source="search")
-    experiment(session, "search", kind="search", state=ExperimentState.COMPLETED, finished=LATER)
-    submission(session, "s-1", SubmissionState.ERROR)
-    submission(session, "s-2", SubmissionState.QUEUED)
+    experiment(session, "search", kind="tune", state=ExperimentState.COMPLETED, finished=LATER)
+    submission(session, "s-1", ExperimentState.ERROR)
+    submission(session, "s-2", ExperimentState.QUEUED)
+    submission(session, "t-1", ExperimentState.ERROR, kind="notebook")
     unsigned = {"attested": "NOT_ATTESTED", "not_attested": "step 3: a link"}
-    submission(session, "s-3", SubmissionState.COMPLETED, **unsigned)
-    submission(session, "s-4", SubmissionState.COMPLETED, attested="ATTESTED")
+    submission(session, "s-3", ExperimentState.COMPLETED, **unsigned)
+    submission(session, "s-4", ExperimentState.COMPLETED, attested="ATTESTED")
     credential(session, "acme", "old", "2026-11-25T00:00:00Z")
     credential(session, "acme", "new", "2027-11-25T00:00:00Z")
     credential(session, "beta", "last", "2026-12-01T00:00:00Z")
@@ -84,8 +85,9 @@ EVERY = {
     ("run.rollback", "going"),
     ("run.log", "going"),
     ("search.completed", "search"),
-    ("submission.error", "s-1"),
-    ("submission.not_attested", "s-3"),
+    ("experiment.error", "s-1"),
+    ("experiment.not_attested", "s-3"),
+    ("task.error", "t-1"),
     ("project.budget", "default"),
     ("credential.expiring", "beta"),
     ("model.unverified", "sha256:a"),
@@ -102,7 +104,7 @@ def test_every_kind_is_noticed_and_nothing_else(store: Engine) -> None:
         assert len(alerts) == len(EVERY) + 1  # two outcomes that are not verified
         for row in alerts:
             assert row.id == event_id(row.kind, row.subject, row.mark)
-        [unsigned] = [row for row in alerts if row.kind == "submission.not_attested"]
+        [unsigned] = [row for row in alerts if row.kind == "experiment.not_attested"]
         assert (unsigned.at, unsigned.data["why"]) == (LATER, "step 3: a link")
         [broken] = [row for row in alerts if row.kind == "run.error"]
         assert (broken.project, broken.at, broken.data["why"]) == ("other", LATER, "rank 1 died")
@@ -162,7 +164,7 @@ def test_a_budget_is_an_event_once_a_month(store: Engine) -> None:
         session.commit()
         assert budgets("2026-11-24T09:00:00Z") == [], "an hour of two"
         running = {"kind": "command", "pool": "gpu", "slots": 1, "project": "tight"}
-        submission(session, "s-1", SubmissionState.RUNNING, started=AT, submitted=AT, **running)
+        submission(session, "s-1", ExperimentState.RUNNING, started=AT, submitted=AT, **running)
         session.commit()
         assert budgets("2026-11-24T09:59:59Z") == []
         once = [("2026-11", "tight", 2.0)]
@@ -170,7 +172,7 @@ def test_a_budget_is_an_event_once_a_month(store: Engine) -> None:
         session.get_one(Project, "tight").settings = {"monthly_accelerator_hours": 2.5}
         session.commit()
         assert budgets("2026-11-30T23:59:59Z") == once, "not again in its month"
-        run_row(session, "next", T.ACTIVE, started="2026-12-01T00:00:00Z", project="tight")
+        run_row(session, "next", T.RUNNING, started="2026-12-01T00:00:00Z", project="tight")
         session.get_one(Run, "next").accelerator_seconds = 9000.0
         session.commit()
         assert [each[:2] for each in budgets("2026-12-01T00:00:00Z")] == [

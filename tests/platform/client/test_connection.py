@@ -12,7 +12,7 @@ import pytest
 from govray.errors import Refused, UsageError
 from govray.platform.client import Client
 from govray.platform.client.connection import checked_url
-from govray.platform.client.documents import QueueEntry
+from govray.platform.client.documents import Experiment
 from tests.support.listening import listening
 from tests.support.people import Service
 from tests.support.place import Place, place
@@ -39,7 +39,7 @@ def client(service: Service, address: str, kind: str) -> Client:
 def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> None:
     ada = client(service, address, "engineer")
     made = ada.experiments.submit(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
-    assert isinstance(made, QueueEntry)
+    assert isinstance(made, Experiment)
     assert (made.state, made.user, made.tags, made.forked_from) == (
         "QUEUED",
         "engineer",

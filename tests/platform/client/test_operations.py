@@ -94,7 +94,7 @@ def test_documents_have_fields_that_are_answered(description: dict[str, Any]) ->
 
 
 def test_a_field_that_is_gone_would_be_seen(description: dict[str, Any]) -> None:
-    each = Call("GET", "/v1/submissions/{submission}", BaseModel)
+    each = Call("GET", "/v1/experiments/{experiment}", BaseModel)
     schema = schema_of(description, each)
 
     class Older(BaseModel):

@@ -13,10 +13,12 @@ from threading import Event, Thread
 import pytest
 from sqlmodel import Session, select
 
-from govray.platform.store import submissions as queue
-from govray.platform.store.states import RunState, SubmissionState
-from govray.platform.store.tables import ModelVersion, Submission
+from govray.platform.store import queue_entries as queue
+from govray.platform.store.experiment_tags import tags_of
+from govray.platform.store.states import ExperimentState, RunState
+from govray.platform.store.tables import ModelVersion, QueueEntry, Run
 from tests.support.gates import gated
+from tests.support.happened import experiment
 from tests.support.listening import listening
 from tests.support.place import Place, place
 from tests.support.runs import metric, run_row
@@ -47,12 +49,14 @@ def reconciled(place: Place) -> Iterator[None]:
     def reconcile() -> None:
         while not done.wait(0.1):
             with Session(place.service.engine) as session:
-                for row in session.exec(select(Submission).where(Submission.user == "engineer")):
-                    if "nightly" in row.tags and row.state == SubmissionState.QUEUED:
-                        queue.move(session, row, SubmissionState.RUNNING, changes={"run": RUN})
+                for row in session.exec(select(QueueEntry).where(QueueEntry.user == "engineer")):
+                    if tags_of(session, [row.id]) and row.state == ExperimentState.QUEUED:
+                        queue.move(session, row, ExperimentState.RUNNING)
+                        experiment(session, row.id)
+                        session.get_one(Run, RUN).experiment = row.id
                         session.commit()
-                    elif row.state == SubmissionState.RUNNING:
-                        queue.move(session, row, SubmissionState.COMPLETED)
+                    elif row.state == ExperimentState.RUNNING:
+                        queue.move(session, row, ExperimentState.COMPLETED)
                         session.commit()
 
     thread = Thread(target=reconcile)

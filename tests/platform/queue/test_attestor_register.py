@@ -15,18 +15,18 @@ from govray.platform.attestor.register_tables import Attested
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
 from govray.platform.store.run_owners import submission_facts
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from tests.support.registered import RUN, TOKEN, TRUST_ROOT, digest, door, started
 
 
-def row(**more: Any) -> Submission:
+def row(**more: Any) -> QueueEntry:
     given: dict[str, Any] = {
         **{"id": "s-1", "kind": "train", "name": "tiny", "project": "research", "user": "ada"},
-        **{"state": SubmissionState.RUNNING, "pool": "default", "priority": 0, "slots": 1},
+        **{"state": ExperimentState.RUNNING, "pool": "default", "priority": 0, "slots": 1},
         **{"config": "a: 1", "submitted": "2026-11-24T09:00:00Z", "attempt": 1, "job": "s-1-1"},
     }
-    return Submission(**given | more)
+    return QueueEntry(**given | more)
 
 
 def queue_of(address: str, token: str = TOKEN) -> AttestorRegister:

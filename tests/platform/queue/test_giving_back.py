@@ -19,11 +19,11 @@ from govray.platform.queue.outcome import run_name
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import GIVE_BACK_S, LEASE_S, QueuePass, Reconciler
 from govray.platform.queue.run_limits import RunLimits
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Lease, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Lease, QueueEntry
 from tests.support.queued import Queued
 
-S = SubmissionState
+S = ExperimentState
 TO = "slots to a higher priority"
 
 
@@ -159,7 +159,7 @@ class Crashing(RunLimits):
 
     at_call: Callable[[], None] = staticmethod(lambda: None)
 
-    def tell(self, row: Submission) -> None:
+    def tell(self, row: QueueEntry) -> None:
         self.at_call()
         super().tell(row)
         self.at_call()
@@ -221,7 +221,7 @@ def called(queue: Elastic, call: Callable[[], None]) -> Iterator[None]:
 
 def fresh(store: Engine, storage: Path) -> Elastic:
     with Session(store) as session:
-        session.exec(delete(Submission))
+        session.exec(delete(QueueEntry))
         session.exec(delete(Lease))
         session.commit()
     queue = Elastic(store, storage=storage)
@@ -268,6 +268,6 @@ def test_who_counts_slots_as_free_when_they_are_asked_for_starts_too_much(
 class Hasty(Reconciler):
     """Takes what it has asked for as given."""
 
-    def _holding(self, row: Submission, *, wanted: bool) -> Holding:
+    def _holding(self, row: QueueEntry, *, wanted: bool) -> Holding:
         found = super()._holding(row, wanted=wanted)
         return replace(found, slots=found.keeps)

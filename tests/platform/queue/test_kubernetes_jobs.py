@@ -19,8 +19,8 @@ from govray.platform.queue import kubernetes_jobs
 from govray.platform.queue.job import JobRefused, JobState, Unreachable
 from govray.platform.queue.ray_job import Pods
 from govray.platform.queue.settings import read_queue
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from tests.support.kubernetes_server import (
     KubernetesServer,
     Pretended,
@@ -30,7 +30,7 @@ from tests.support.kubernetes_server import (
 from tests.support.on_kubernetes import IMAGE, PODS, SLOT, TENANTS, Told, jobs_on
 from tests.support.queued import Queued
 
-S, J = SubmissionState, JobState
+S, J = ExperimentState, JobState
 HOSTILE = "$(id) `id` \"'; namespace: kube-system #\n\x00"[:-1]
 
 
@@ -45,14 +45,14 @@ def queue(server: KubernetesServer, store: Engine, tmp_path: Path) -> Queued:
     return Queued(store, cluster=cast(Any, jobs_on(server, tmp_path)))
 
 
-def row(**more: Any) -> Submission:
+def row(**more: Any) -> QueueEntry:
     given: dict[str, Any] = {
         "id": "s-20261124-090000-0a1b2c3d", "job": "s-20261124-090000-0a1b2c3d-1-00112233445566",
         "attempt": 1, "kind": "train", "name": "gpt", "project": "a", "user": "ada",
         "pool": "default", "priority": 0, "slots": 2, "config": "a: 1", "state": S.RUNNING,
         "submitted": "2026-11-24T09:00:00Z",
     }  # fmt: skip
-    return Submission(**given | more)
+    return QueueEntry(**given | more)
 
 
 def only(server: KubernetesServer) -> Any:

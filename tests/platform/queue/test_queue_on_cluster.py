@@ -26,12 +26,12 @@ from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.ray_jobs import RayJobs
 from govray.platform.queue.reconcile import Reconciler, Retries
-from govray.platform.store import submissions
+from govray.platform.store import queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.run_owners import run_name
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.endpoint import task_folder
 from govray.platform.tasks.finite_task import OUTPUT
 from govray.train.checkpoint import commit_folder
@@ -54,7 +54,7 @@ from tests.support.tree import ROOT
 
 pytestmark = pytest.mark.timeout(900)
 
-S = SubmissionState
+S = ExperimentState
 LINES = 6
 PATIENCE_S = 600.0
 PAGE = {"accept": "text/html"}
@@ -150,9 +150,9 @@ def test_from_the_queue_to_a_verified_model(
         id = answer.json()["id"]
         assert register.accepted(id).user == "engineer"
 
-        def row() -> Submission:
+        def row() -> QueueEntry:
             with Session(service.engine, expire_on_commit=False) as session:
-                return session.get_one(Submission, id)
+                return session.get_one(QueueEntry, id)
 
         def until(condition: Callable[[], bool]) -> None:
             deadline = time.monotonic() + PATIENCE_S
@@ -174,7 +174,7 @@ def test_from_the_queue_to_a_verified_model(
         attestor = attestor_of(here, register, storage, tmp_path)
         [done] = attestor.once()
         until(lambda: row().attested is not None)
-        page = service.client("engineer").get(f"/submissions/{id}", headers=PAGE).text
+        page = service.client("engineer").get(f"/experiments/{id}", headers=PAGE).text
         assert "ATTESTED" in page
 
     assert (row().attested, row().not_attested) == ("ATTESTED", None)
@@ -221,7 +221,7 @@ def test_a_queue_outlives_its_head(tmp_path: Path, forked: Forked) -> None:
 
     def put(name: str, priority: int = 0, kind: str = "train", config: str = config) -> str:
         with Session(engine) as session:
-            row = submissions.submit(
+            row = queue_entries.submit(
                 session,
                 kind=kind,
                 name=name,
@@ -235,9 +235,9 @@ def test_a_queue_outlives_its_head(tmp_path: Path, forked: Forked) -> None:
             session.commit()
             return row.id
 
-    def row(id: str) -> Submission:
+    def row(id: str) -> QueueEntry:
         with Session(engine) as session:
-            return session.get_one(Submission, id)
+            return session.get_one(QueueEntry, id)
 
     def lines(id: str) -> list[str]:
         path = work / id
@@ -288,7 +288,7 @@ def test_a_queue_outlives_its_head(tmp_path: Path, forked: Forked) -> None:
             put(name, kind="command", config=json.dumps({"kind": "command", "argv": argv}))
             for name, argv in COMMANDS.items()
         ]
-        until(lambda: all(row(id).state in submissions.ENDED for id in commands))
+        until(lambda: all(row(id).state in queue_entries.ENDED for id in commands))
 
     good, bad = map(row, commands)
     assert (good.state, good.attempt) == (S.COMPLETED, 1)
@@ -315,7 +315,7 @@ class Dies:
         self.look, self.running = cluster.look, cluster.running
         self._cluster, self._calls, self.deaths = cluster, 0, 0
 
-    def start(self, row: Submission) -> None:
+    def start(self, row: QueueEntry) -> None:
         self._told(lambda: self._cluster.start(row))
 
     def stop(self, job: str) -> None:
@@ -335,7 +335,7 @@ class Noting(Reconciler):
 
     written: list[tuple[str, str]]
 
-    def _move(self, session: Session, row: Submission, *words: Any) -> bool:
+    def _move(self, session: Session, row: QueueEntry, *words: Any) -> bool:
         moved = super()._move(session, row, *words)
         if moved:
             self.written.append((row.name, str(row.state)))
@@ -371,20 +371,20 @@ def test_both_back_ends_have_the_same_states_and_nothing_twice(
     def put(name: str, priority: int = 0, kind: str = "train") -> None:
         config = json.dumps({"work": str(work), "lines": LINES})
         with Session(engine) as session:
-            row = submissions.submit(
+            row = queue_entries.submit(
                 session, kind=kind, name=name, project="a", config=config, slots=1,
                 by=ChangedBy(user="ada", at=now(), token=None), priority=priority, archive=archive,
             )  # fmt: skip
             session.commit()
             ids[name] = row.id
 
-    def row(name: str) -> Submission:
+    def row(name: str) -> QueueEntry:
         with Session(engine, expire_on_commit=False) as session:
-            return session.get_one(Submission, ids[name])
+            return session.get_one(QueueEntry, ids[name])
 
     def ask(name: str, what: str, after: S) -> None:
         with Session(engine) as session:
-            submissions.ask(session, session.get_one(Submission, ids[name]), what, by=by)
+            queue_entries.ask(session, session.get_one(QueueEntry, ids[name]), what, by=by)
             session.commit()
         written.append((name, str(after)))
 
@@ -440,7 +440,7 @@ def test_both_back_ends_have_the_same_states_and_nothing_twice(
         put("refuses", kind="tune")
         ask("one", "resume", S.QUEUED)
         (work / "hold").unlink()
-        until(lambda: all(row(name).state in submissions.ENDED for name in ids))
+        until(lambda: all(row(name).state in queue_entries.ENDED for name in ids))
 
     assert dies.deaths >= 2
     assert {

@@ -28,8 +28,8 @@ from govray.platform.queue.job_folder import CONFIG, FACTS
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_jobs import RayJobs
 from govray.platform.store.run_owners import submission_facts
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
 from tests.support.registered import TOKEN, TRUST_ROOT, digest, door
 from tests.support.tree import ROOT
@@ -123,7 +123,7 @@ def storage(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def row(storage: Path, **more: Any) -> Submission:
+def row(storage: Path, **more: Any) -> QueueEntry:
     code = storage.parent / "code"
     (code / "jobs").mkdir(parents=True, exist_ok=True)
     (code / "jobs" / "train.py").write_text("print('trained')\n")
@@ -133,7 +133,7 @@ def row(storage: Path, **more: Any) -> Submission:
         "name": "tiny",
         "project": "research",
         "user": "ada",
-        "state": SubmissionState.RUNNING,
+        "state": ExperimentState.RUNNING,
         "pool": "default",
         "priority": 0,
         "slots": 1,
@@ -143,7 +143,7 @@ def row(storage: Path, **more: Any) -> Submission:
         "attempt": 1,
         "job": "s-1-1",
     }
-    return Submission(**given | more)
+    return QueueEntry(**given | more)
 
 
 def test_a_job_has_its_command_its_folder_and_whose_it_is(

@@ -19,15 +19,15 @@ from govray.platform.queue.job import AttemptGone, Job, JobState
 from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import LEASE_S, START_GRACE_S, SWEEP_S, QueuePass, Reconciler
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Lease, Pool, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Lease, Pool, QueueEntry
 from govray.platform.store.usage import usage
 from govray.platform.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.databases import on_both
 from tests.support.pretended_cluster import RUNS_FOR
 from tests.support.queued import Queued
 
-S, J = SubmissionState, JobState
+S, J = ExperimentState, JobState
 TOLD = "govray: it was told to end\nTask finished"
 
 
@@ -184,7 +184,7 @@ def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> N
     ],
 )
 def test_what_follows_an_end(
-    state: SubmissionState, job: dict[str, object], after: SubmissionState, failure: bool
+    state: ExperimentState, job: dict[str, object], after: ExperimentState, failure: bool
 ) -> None:
     found = outcome(state, Job(name="s-1", submission="s", **job))  # type: ignore[arg-type]
     assert (found.after, found.failure) == (after, failure)
@@ -215,9 +215,9 @@ def test_what_follows_an_end(
 )
 def test_what_follows_the_end_of_a_task(
     kinds: tuple[str, ...],
-    state: SubmissionState,
+    state: ExperimentState,
     job: dict[str, Any],
-    after: SubmissionState,
+    after: ExperimentState,
     why: str | None,
 ) -> None:
     for kind in kinds:
@@ -430,8 +430,8 @@ class Hasty(Reconciler):
     def _move(
         self,
         session: Session,
-        row: Submission,
-        after: SubmissionState,
+        row: QueueEntry,
+        after: ExperimentState,
         changes: dict[str, Any],
         done: QueuePass,
     ) -> bool:
@@ -444,7 +444,7 @@ class Hasty(Reconciler):
 def crashed_at(store: Engine, point: int, made: type[Reconciler] = Reconciler) -> Queued:
     """The queue at its end, after its process was ended at this point."""
     with Session(store) as session:
-        session.exec(delete(Submission))
+        session.exec(delete(QueueEntry))
         session.exec(delete(Lease))
         session.exec(delete(Pool))
         session.commit()
@@ -464,7 +464,7 @@ def test_an_attempt_that_has_run_and_is_gone_is_followed_by_the_next(
     """The attestor's register knows that it has posted, and the cluster has lost its job."""
     start = queue.cluster.start
 
-    def gone(row: Submission) -> None:
+    def gone(row: QueueEntry) -> None:
         if row.attempt == 1:
             raise AttemptGone("attempt 1 has posted with another secret")
         start(row)

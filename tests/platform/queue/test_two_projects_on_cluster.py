@@ -27,12 +27,12 @@ from govray.platform.queue.job import Unreachable
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.ray_jobs import RayJobs
 from govray.platform.queue.reconcile import Reconciler, Retries
-from govray.platform.store import submissions
+from govray.platform.store import queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.run_owners import run_name, submission_facts
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.train.driver.preparation import prepare_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
@@ -49,7 +49,7 @@ from tests.support.tree import ROOT
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(1800)]
 
-S = SubmissionState
+S = ExperimentState
 PATIENCE_S = 1500.0
 STEPS = 3
 OWNERS = {"ada": "research", "grace": "production"}
@@ -121,7 +121,7 @@ def test_all_that_may_be_attested_is_once_and_under_the_right_names(
     def put(kind: str, user: str, archive: str, **more: Any) -> str:
         by = ChangedBy(user=user, at=now(), token=None)
         with Session(engine) as session:
-            row = submissions.submit(
+            row = queue_entries.submit(
                 session,
                 kind=kind,
                 name="tiny",
@@ -136,9 +136,9 @@ def test_all_that_may_be_attested_is_once_and_under_the_right_names(
         register.accept(form, root=root_digest(here), at=format_time(instant()))
         return form.submission
 
-    def row(id: str) -> Submission:
+    def row(id: str) -> QueueEntry:
         with Session(engine, expire_on_commit=False) as session:
-            return session.get_one(Submission, id)
+            return session.get_one(QueueEntry, id)
 
     port = _free_port()
     (token := tmp_path / "token").write_text(TOKEN)

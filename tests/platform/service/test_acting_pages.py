@@ -14,14 +14,14 @@ from sqlmodel import Session, col, delete, select
 
 from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import submit
-from govray.platform.store.tables import Lease, Pool, Submission
+from govray.platform.store.queue_entries import submit
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Lease, Pool, QueueEntry
 from tests.support.people import NOW, OWN_PAGE, Service
 
 FILE = (Path(__file__).parents[3] / "jobs" / "train.yaml").read_text()
 PAGE = {"accept": "text/html"}
-S = SubmissionState
+S = ExperimentState
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def _empty(service: Service) -> Iterator[None]:
     yield
     service.clock[0] = NOW
     with Session(service.engine) as session:
-        for table in (Submission, Lease, Pool):
+        for table in (QueueEntry, Lease, Pool):
             session.execute(delete(table))
         session.commit()
 
@@ -52,9 +52,9 @@ def add(service: Service, name: str = "one", **more: Any) -> str:
         return row.id
 
 
-def rows(service: Service) -> list[Submission]:
+def rows(service: Service) -> list[QueueEntry]:
     with Session(service.engine) as session:
-        return list(session.exec(select(Submission).order_by(col(Submission.submitted))))
+        return list(session.exec(select(QueueEntry).order_by(col(QueueEntry.submitted))))
 
 
 def client(service: Service, kind: str = "engineer", **headers: str) -> TestClient:
@@ -113,17 +113,17 @@ def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> No
     sent = hidden(page.text)
     assert sent["file"].rstrip("\n") == FILE.rstrip("\n")
     assert len(sent["key"]) >= 16
-    answers = [engineer.post("/submissions", data=sent) for _ in range(2)]
+    answers = [engineer.post("/experiments", data=sent) for _ in range(2)]
     [row] = rows(service)
     for answer in answers:
         assert answer.status_code == 303
-        assert answer.headers["location"] == f"/submissions/{row.id}"
-    assert (row.project, row.pool, row.priority, row.tags) == ("p", "gpu", -3, ["a", "b"])
+        assert answer.headers["location"] == f"/experiments/{row.id}"
+    assert (row.project, row.pool, row.priority) == ("p", "gpu", -3)
     assert (row.user, row.state) == ("engineer", S.QUEUED)
     assert "max_steps: 7" in row.config
     # Another check has another key: who wants two gets two.
     again = hidden(engineer.post("/new", data=given).text)
-    engineer.post("/submissions", data=again)
+    engineer.post("/experiments", data=again)
     assert len(rows(service)) == 2
 
 
@@ -131,7 +131,7 @@ def test_without_a_key_a_second_press_submits_a_second_time(service: Service) ->
     engineer = client(service)
     sent = hidden(engineer.post("/new", data={"file": FILE}).text) | {"key": ""}
     for _ in range(2):
-        engineer.post("/submissions", data=sent)
+        engineer.post("/experiments", data=sent)
     assert len(rows(service)) == 2
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_valid_is_said_and_what_was_typed_stays(
     service: Service, fields: dict[str, str], said: str | None
 ) -> None:
     typed = {"file": FILE, "tags": "kept"} | fields
-    for path in ("/new", "/submissions"):
+    for path in ("/new", "/experiments"):
         answer = client(service).post(path, data=typed)
         assert answer.status_code == (422 if said else 404), answer.text
         if said:
@@ -165,11 +165,11 @@ def test_what_is_not_valid_is_said_and_what_was_typed_stays(
     assert rows(service) == []
 
 
-BUTTONS = r'action="/submissions/[^"]+/(\w+)"|href="\?ask=(\w+)"'
+BUTTONS = r'action="/experiments/[^"]+/(?!tags)(\w+)"|href="\?ask=(\w+)"'
 
 
 def buttons(service: Service, id_: str, kind: str = "engineer") -> list[str]:
-    page = html(service, f"/submissions/{id_}", kind)
+    page = html(service, f"/experiments/{id_}", kind)
     found = [one or other for one, other in re.findall(BUTTONS, page)]
     return [*found, *(["fork"] if f"/new?fork={id_}" in page else [])]
 
@@ -192,9 +192,9 @@ def test_buttons_are_there_for_who_may_press_them_when_they_mean_something(
 
 def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None:
     id_ = add(service)
-    there, engineer = f"/submissions/{id_}", client(service)
+    there, engineer = f"/experiments/{id_}", client(service)
 
-    def press(verb: str) -> SubmissionState:
+    def press(verb: str) -> ExperimentState:
         answer = engineer.post(f"{there}/{verb}")
         assert (answer.status_code, answer.headers["location"]) == (303, there)
         return rows(service)[0].state
@@ -203,7 +203,7 @@ def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None
     assert "stop asked by engineer" in html(service, there)
     assert press("archive") == S.STOPPED
     assert rows(service)[0].archived
-    assert id_ in html(service, "/submissions?archived=yes")
+    assert id_ in html(service, "/experiments?archived=yes")
     assert press("unarchive") == S.STOPPED
     assert press("resume") == S.QUEUED
     page = html(service, f"{there}?ask=kill")

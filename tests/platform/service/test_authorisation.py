@@ -149,8 +149,6 @@ CASES = [
         for method, verb in (("DELETE", ""), ("POST", ":restore"))
     ),
     get("/v1/pools", STAFF),
-    get("/v1/submissions", STAFF),
-    get("/v1/submissions/{submission}", STAFF, "/v1/submissions/s-one"),
     Case("POST", "/v1/experiments", WRITERS, "/v1/experiments", {"forkOf": "s-one"}, ok=(201,)),
     # This service has no storage; `test_archives.py` has one that does.
     *(
@@ -167,9 +165,9 @@ CASES = [
     *(
         Case(
             "POST",
-            f"/v1/submissions/{{submission}}:{verb}",
+            f"/v1/experiments/{{experiment}}:{verb}",
             WRITERS,
-            f"/v1/submissions/s-one:{verb}",
+            f"/v1/experiments/s-one:{verb}",
             ok=(200, 409),  # the second finds it so
         )
         for verb in ("stop", "kill", "archive", "unarchive", "resume")
@@ -400,7 +398,7 @@ CASES = [
             ("decide", {"decision": "refused", "reason": "It is a test."}, (200,)),
         )
     ),
-    # Tasks: as submissions; nobody here has one. This service shows none.
+    # Tasks: as experiments; nobody here has one. This service shows none.
     get("/v1/tasks", STAFF),
     Case(
         "POST",
@@ -411,7 +409,10 @@ CASES = [
         ok=(201,),
     ),
     get("/v1/tasks/{task}", STAFF, "/v1/tasks/s-none", ok=(404,)),
-    Case("POST", "/v1/tasks/{task}:open", WRITERS, "/v1/tasks/s-none:open", ok=(404,)),
+    *(
+        Case("POST", f"/v1/tasks/{{task}}:{verb}", WRITERS, f"/v1/tasks/s-none:{verb}", ok=(404,))
+        for verb in ("open", "stop", "kill", "archive", "unarchive", "resume")
+    ),
     # The pages: the same rules.
     get("/", ALL),
     get("/search", ALL),
@@ -473,20 +474,19 @@ CASES = [
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
     get("/queue", STAFF),
-    get("/submissions", STAFF),
-    get("/submissions/{submission}", STAFF, "/submissions/s-one"),
     get("/new", WRITERS),
     get("/tasks", STAFF),
+    get("/tasks/{task}", STAFF, "/tasks/s-none", ok=(404,)),
     # Forms: whoever may, sends none from our own page here.
     *(
         Case("POST", template, WRITERS, path, ok=(403,))
         for template, path in (
             ("/new", "/new"),
-            ("/submissions", "/submissions"),
-            ("/submissions/{submission}/{verb}", "/submissions/s-one/stop"),
+            ("/experiments", "/experiments"),
+            ("/experiments/{experiment}/{verb}", "/experiments/s-one/stop"),
             ("/tasks", "/tasks"),
             ("/tasks/{task}/open", "/tasks/s-one/open"),
-            ("/tasks/{task}/stop", "/tasks/s-one/stop"),
+            ("/tasks/{task}/{verb}", "/tasks/s-one/stop"),
             ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
             ("/models/{model}/{version}/edit", "/models/first/1.0.0/edit"),
             ("/attestations/{digest}/register", "/attestations/{first}/register"),

@@ -35,7 +35,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
                 ("other", ZERO, 64),
                 (HOSTILE, policy, 64),
             ):
-                add_experiment(session, f"e-{name}", name, "run", ExperimentState.COMPLETED)
+                add_experiment(session, f"e-{name}", name, "train", ExperimentState.COMPLETED)
                 add_run(
                     session,
                     name,

@@ -56,7 +56,7 @@ def test_a_page_reads_as_many_numbers_as_it_draws(tmp_path: Path) -> None:
         )  # fmt: skip
 
     with Session(made) as session:
-        add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
+        add_experiment(session, "e", "gpt", "train", ExperimentState.COMPLETED)
         add_run(session, "t", "e", ZERO, steps=1, floor=1.0, hyperparameters={}, state=DONE)
         session.get_one(tables.Run, "t").step = 8000
         lines: dict[str, int] = {}

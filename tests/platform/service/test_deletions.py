@@ -23,7 +23,6 @@ from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
     RunState,
-    SubmissionState,
 )
 from govray.platform.store.tables import (
     AuditEntry,
@@ -32,8 +31,8 @@ from govray.platform.store.tables import (
     Metric,
     ModelVersion,
     Project,
+    QueueEntry,
     Run,
-    Submission,
 )
 from govray.train.checkpoint import commit_folder, holds
 from govray.train.checkpoint.pins import COMPARED, TAKEN_OVER, pin, write_pins
@@ -67,7 +66,7 @@ def run(service: Service, tmp_path: Path) -> Path:
 def add_rows(session: Session, folder: Path, steps: list[int]) -> None:
     """The rows of a run of the engineer's that ended, with these commits."""
     name, done = folder.name, RunState.COMPLETED
-    add_experiment(session, name, "gpt", "run", ExperimentState.COMPLETED)
+    add_experiment(session, name, "gpt", "train", ExperimentState.COMPLETED)
     add_run(session, name, name, ZERO, steps=2, floor=1.0, hyperparameters={}, state=done)
     session.get_one(Experiment, name).sqlmodel_update(
         {"storage": str(folder.parent), "user": "engineer", "project": "default"}
@@ -177,19 +176,18 @@ def _pinned(service: Service, run: Path) -> None:
 
 
 def _active(service: Service, run: Path) -> None:
-    change(service, Run, run, state=RunState.ACTIVE)
+    change(service, Run, run, state=RunState.RUNNING)
 
 
 def _queued(service: Service, run: Path) -> None:
-    row: Submission = submission(run.name.removeprefix("gpt-"))
-    row.name, row.state = "gpt", SubmissionState.QUEUED
+    row: QueueEntry = submission(run.name)  # its experiment is called so
     with Session(service.engine) as session:
         session.add(row)
         session.commit()
 
 
 def _searching(service: Service, run: Path) -> None:
-    change(service, Experiment, run, kind="search", state=ExperimentState.ACTIVE)
+    change(service, Experiment, run, kind="tune", state=ExperimentState.RUNNING)
 
 
 def _elsewhere(service: Service, run: Path) -> None:
@@ -213,7 +211,7 @@ def _linked(service: Service, run: Path) -> None:
 KEEPS: dict[str, Callable[[Service, Path], None]] = {
     "held for case 7": _held,
     "pinned by ada: table 2": _pinned,
-    "is ACTIVE": _active,
+    "is RUNNING": _active,
     "is QUEUED": _queued,
     "its search": _searching,
     "commits to a URL": _elsewhere,

@@ -22,7 +22,7 @@ CONFIG = {"name": "é", "max_steps": 3, "data": {"epochs": 1.5, "tags": ["on", "
 @pytest.fixture(scope="module")
 def kept(service: Service) -> Service:
     with Session(service.engine) as session:
-        add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
+        add_experiment(session, "e", "gpt", "train", ExperimentState.COMPLETED)
         session.get_one(tables.Experiment, "e").config = CONFIG
         for name in ("t", HOSTILE):
             add_run(

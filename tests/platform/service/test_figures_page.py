@@ -28,7 +28,7 @@ PAGE = {"accept": "text/html"}
 def drawn(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service:
     storage = tmp_path_factory.mktemp("storage")
     with Session(service.engine) as session:
-        add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
+        add_experiment(session, "e", "gpt", "train", ExperimentState.COMPLETED)
         state = RunState.COMPLETED
         add_run(session, "t", "e", ZERO, steps=2, floor=2.0, hyperparameters={}, state=state)
         session.flush()

@@ -81,8 +81,8 @@ def test_a_405_says_every_method_that_the_address_takes(
     ("path", "known"),
     [
         (
-            "/v1/experiments?stat=ACTIVE",
-            "before, cursor, limit, name, project, since, state, tag, user",
+            "/v1/experiments?stat=RUNNING",
+            "archived, before, cursor, limit, name, pool, project, since, state, tag, user",
         ),
         ("/v1/health?x", None),
         ("/v1/models/first/versions/1.0.0?history=1", "none"),

@@ -22,8 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that go on, that ended, and that are out of reach."""
     found = tmp_path_factory.mktemp("logs")
     with Session(open_store(f"sqlite:///{found / 'store.db'}", create=True)) as session:
-        for name, state in (("live", RunState.ACTIVE), ("done", RunState.COMPLETED)):
-            experiment(session, name, storage=str(found), state=ExperimentState.ACTIVE)
+        for name, state in (("live", RunState.RUNNING), ("done", RunState.COMPLETED)):
+            experiment(session, name, storage=str(found), state=ExperimentState.RUNNING)
             run_row(session, name, state, experiment=name)
         run_row(session, "gone", RunState.COMPLETED)
         session.commit()

@@ -14,8 +14,8 @@ from govray.platform.service.http.prometheus import Forwarded, Registered
 from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
 from govray.platform.store.leases import RECONCILER
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Lease, Pool, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Lease, Pool, QueueEntry
 from tests.support.people import make_tokens
 
 
@@ -89,9 +89,9 @@ def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> 
              ("COMPLETED", "ATTESTED"), ("COMPLETED", "NOT_ATTESTED"), ("KILLED", None)]
         ):  # fmt: skip
             session.add(
-                Submission(
+                QueueEntry(
                     id=f"s{number}", kind="train", name="n", project="p", user="u", pool="gpu",
-                    state=SubmissionState(state), priority=0, slots=1, config="", attested=attested,
+                    state=ExperimentState(state), priority=0, slots=1, config="", attested=attested,
                     submitted="2026-11-27T11:00:00Z", finished="2026-11-27T11:30:00Z",
                 )
             )  # fmt: skip

@@ -18,9 +18,9 @@ from sqlmodel import Session, col, select
 from govray.governance.formats.document import format_time
 from govray.platform.store import leases
 from govray.platform.store.database import open_store
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import move
-from govray.platform.store.tables import Experiment, Submission
+from govray.platform.store.queue_entries import move
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Experiment, QueueEntry, Run
 from tests.support.chromium import browser
 from tests.support.gates import gated
 from tests.support.identity_provider import IdentityProvider, identity_provider
@@ -114,21 +114,23 @@ def works(office: Office) -> None:
         leases.take(session, leases.RECONCILER, "test", at=format_time(now), until=until)
 
 
-def moved(office: Office, name: str, state: SubmissionState, **changes: object) -> None:
+def moved(office: Office, name: str, state: ExperimentState, **changes: object) -> None:
     """What a reconciler writes down."""
     with Session(office.engine) as session:
-        query = select(Submission).where(col(Submission.name) == name)
-        row = session.exec(query.where(col(Submission.user) == "oidc:ada")).one()
+        query = select(QueueEntry).where(col(QueueEntry.name) == name)
+        row = session.exec(query.where(col(QueueEntry.user) == "oidc:ada")).one()
         assert move(session, row, state, changes=changes)
         session.commit()
 
 
 def completed(office: Office, run: str) -> None:
-    """The run is indexed, as `govray store index` does; it is there under its own name already."""
+    """The run is indexed, as `govray store index` does; it is there by hand already."""
     with Session(office.engine) as session:
-        row = session.get_one(Experiment, run)
-        row.name = "the-mornings"
-        session.add(row)
+        query = select(QueueEntry.id).where(col(QueueEntry.name) == "the-mornings")
+        own = {"id": session.exec(query).one(), "name": "the-mornings"}
+        session.add(Experiment(**session.get_one(Experiment, run).model_dump() | own))
+        session.flush()
+        session.get_one(Run, run).experiment = own["id"]
         session.commit()
 
 
@@ -164,17 +166,17 @@ def test_a_persons_morning(office: Office) -> None:
         expect(row).to_contain_text("it waits its turn")
         looked_at(page, "morning-3-queue")
         begun = {"started": format_time(datetime.now(UTC)), "attempt": 1}
-        moved(office, "the-mornings", SubmissionState.RUNNING, **begun)
+        moved(office, "the-mornings", ExperimentState.RUNNING, **begun)
         page.reload()
         expect(row).to_contain_text("running")
         row.get_by_role("link").click()
         assert page.url == there
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
         completed(office, "run-first")
-        done = {"run": "run-first", "finished": format_time(datetime.now(UTC))}
-        moved(office, "the-mornings", SubmissionState.COMPLETED, **done)
+        done = {"finished": format_time(datetime.now(UTC))}
+        moved(office, "the-mornings", ExperimentState.COMPLETED, **done)
         page.reload()
-        looked_at(page, "morning-4-submission")
+        looked_at(page, "morning-4-experiment")
         page.get_by_role("link", name="run-first").click()
         expect(page.get_by_role("heading", name="run-first")).to_be_visible()
 

@@ -35,7 +35,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
             session.execute(delete(v).where(col(v.model) == "second"))
             session.execute(update(v).values(stage="staging", notes=NOTES))
             for number in range(2):
-                add_experiment(session, f"e-{number}", "gpt", "run", ExperimentState.COMPLETED)
+                add_experiment(session, f"e-{number}", "gpt", "train", ExperimentState.COMPLETED)
                 add_run(
                     session,
                     f"t-{number}",

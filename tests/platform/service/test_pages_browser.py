@@ -47,7 +47,7 @@ def test_pages_are_whole_quiet_and_accessible(
 
 def test_a_submission_says_that_its_model_was_not_signed_and_why(site: Site) -> None:
     with reading(site) as page:
-        page.goto(site.open + "/submissions")
+        page.goto(site.open + "/experiments")
         page.get_by_role("link", name="yesterdays").click()
         expect(page.locator("dl.facts").first).to_contain_text(f"NOT_ATTESTED: {WHY_NOT}")
 

@@ -26,7 +26,6 @@ from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
     RunState,
-    SubmissionState,
 )
 from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.tasks.task_file import KINDS
@@ -53,8 +52,7 @@ LISTINGS = {
     "/queue": STAFF,
     "/tasks": STAFF,
     "/tasks?state=RUNNING": STAFF,
-    "/submissions": STAFF,
-    "/submissions?state=QUEUED": STAFF,
+    "/experiments?state=QUEUED": STAFF,
     "/new": ("admin", "engineer"),
     "/runs": STAFF,
     "/runs?state=COMPLETED&sort=loss": STAFF,
@@ -77,7 +75,7 @@ NOWHERE = (
     "/models/none/1.0.0",
     f"/attestations/{'0' * 64}",
     "/experiments/none",
-    "/submissions/none",
+    "/tasks/none",
     "/runs/none",
     "/compare?run=none",
     "/compare?version=none",
@@ -95,7 +93,7 @@ ITEMS = {
     "/attestations/{first}": ROLES[:5],
     "/experiments/e-0": STAFF,
     "/runs/t-0": STAFF,
-    "/submissions/s-0": STAFF,
+    "/experiments/s-0": STAFF,
     "/new?fork=s-0": ("admin", "engineer"),
     "/models/gpt/1.0.0/promote?stage=archived": ("admin", "engineer"),
     "/models/gpt/1.0.0/edit": ("admin", "engineer"),
@@ -160,7 +158,7 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                     user="ada",
                 )
             )
-            add_experiment(session, f"e-{number}", "gpt", "run", ExperimentState.COMPLETED)
+            add_experiment(session, f"e-{number}", "gpt", "train", ExperimentState.COMPLETED)
             # All runs are of the first experiment, so that it is a search of many.
             rate = 10.0 ** -(1 + number % 5)
             add_run(
@@ -182,7 +180,7 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                 )
             )
             row = submission(f"s-{number}")
-            row.state = list(SubmissionState)[number % len(SubmissionState)]
+            row.state = list(ExperimentState)[number % len(ExperimentState)]
             session.add(row)
             task = submission(f"s-task-{number}")
             task.kind, task.state = KINDS[number % len(KINDS)], row.state

@@ -35,7 +35,7 @@ def run(service: Service, tmp_path: Path) -> Path:
         commit_folder.commit(folder / folder_name(step), {"state.json": state})
     done = RunState.COMPLETED
     with Session(service.engine) as session:
-        add_experiment(session, f"e-{name}", "gpt", "run", ExperimentState.COMPLETED)
+        add_experiment(session, f"e-{name}", "gpt", "train", ExperimentState.COMPLETED)
         add_run(
             session,
             name,

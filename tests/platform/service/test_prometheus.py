@@ -24,9 +24,9 @@ from sqlmodel import Session
 
 from govray.platform.store.database import open_store
 from govray.platform.store.leases import RECONCILER
-from govray.platform.store.states import SubmissionState
+from govray.platform.store.states import ExperimentState
 from govray.platform.store.store_secret import claim, key_file, load_key
-from govray.platform.store.tables import Lease, Pool, Submission
+from govray.platform.store.tables import Lease, Pool, QueueEntry
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching.metrics import RunMetrics
@@ -149,9 +149,9 @@ def filled(store: Engine) -> None:
             ("QUEUED", None), ("RUNNING", None), ("COMPLETED", None), ("COMPLETED", "NOT_ATTESTED"),
         ):  # fmt: skip
             session.add(
-                Submission(
+                QueueEntry(
                     id=f"s-{state}-{attested}", kind="train", name="n", project="p", user="u",
-                    pool="gpu", state=SubmissionState(state), priority=0, slots=1, config="",
+                    pool="gpu", state=ExperimentState(state), priority=0, slots=1, config="",
                     attested=attested, submitted="2026-11-27T11:00:00Z",
                     finished="2026-11-27T11:30:00Z",
                 )

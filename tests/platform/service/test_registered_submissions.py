@@ -39,9 +39,9 @@ def register(tmp_path: Path) -> Iterator[Register]:
     made.close()
 
 
-def rows(service: Service) -> list[tables.Submission]:
+def rows(service: Service) -> list[tables.QueueEntry]:
     with Session(service.engine) as session:
-        return list(session.exec(select(tables.Submission).order_by(col(tables.Submission.id))))
+        return list(session.exec(select(tables.QueueEntry).order_by(col(tables.QueueEntry.id))))
 
 
 def test_what_is_accepted_is_registered_as_it_is_then(tmp_path: Path, register: Register) -> None:

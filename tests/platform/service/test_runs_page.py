@@ -29,7 +29,7 @@ HOW_MANY = 37
 # Every third loss is missing, many are equal, and three are not finite.
 LOSSES = [None if n % 3 == 0 else float(n % 5) for n in range(HOW_MANY)]
 LOSSES[4], LOSSES[7], LOSSES[8] = math.inf, math.nan, -math.inf
-STATES = [RunState.COMPLETED, RunState.ERROR, RunState.ACTIVE]
+STATES = [RunState.COMPLETED, RunState.ERROR, RunState.RUNNING]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def fill(service: Service, how_many: int = HOW_MANY) -> None:
         {
             "id": f"e-{n:03}",
             "name": names[n % 5],
-            "kind": "run",
+            "kind": "train",
             "state": ExperimentState.COMPLETED,
             "project": f"project-{n % 2}",
             "user": f"user-{n % 3}",
@@ -136,7 +136,7 @@ def test_every_filter_leaves_what_it_says(service: Service) -> None:
     assert runs() == everything
     assert runs(state="ERROR") == {n for n in everything if n % 3 == 1}
     assert runs(project="project-1") == {n for n in everything if n // 2 % 2}
-    assert runs(user="user-2", state="ACTIVE") == {
+    assert runs(user="user-2", state="RUNNING") == {
         n for n in everything if n // 2 % 3 == 2 and n % 3 == 2
     }
     assert runs(policy=ZERO) == {n for n in everything if n % 2}

@@ -46,7 +46,7 @@ def test_points_and_the_limit_lie_within_the_drawing(pairs: list[tuple[float, fl
 def searched(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service:
     with Session(service.engine) as session:
         for name, tau in (("limited", 1.0), ("free", ".inf")):
-            add_experiment(session, name, name, "search", ExperimentState.COMPLETED)
+            add_experiment(session, name, name, "tune", ExperimentState.COMPLETED)
             session.get_one(tables.Experiment, name).config = {
                 "search": {"metric": "loss", "memorization": {"tau": tau}}
             }

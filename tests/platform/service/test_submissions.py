@@ -15,17 +15,17 @@ from sqlmodel import Session, col, delete, select
 
 from govray.platform.service.acting import acting
 from govray.platform.store import pools
-from govray.platform.store import submissions as queue
+from govray.platform.store import queue_entries as queue
 from govray.platform.store.database import open_store
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import AuditEntry, Pool, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import AuditEntry, Pool, QueueEntry
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 
 JOBS = Path(__file__).parents[3] / "jobs"
 FILE = (JOBS / "train.yaml").read_text()
 SEARCH = (JOBS / "tune.yaml").read_text()
-S = SubmissionState
+S = ExperimentState
 LONG = [f"+{letter}={'y' * 4000}" for letter in "abcdefghijklmnopq"]
 
 
@@ -43,7 +43,7 @@ def made(store_url: str) -> Engine:
 @pytest.fixture
 def empty(service: Service) -> Service:
     with Session(service.engine) as session:
-        for table in (Submission, Pool):
+        for table in (QueueEntry, Pool):
             session.execute(delete(table))
         session.commit()
     return service
@@ -68,9 +68,9 @@ def submitted(service: Service, kind: str = "engineer", **body: Any) -> dict[str
     return made
 
 
-def rows(service: Service) -> list[Submission]:
+def rows(service: Service) -> list[QueueEntry]:
     with Session(service.engine) as session:
-        return list(session.exec(select(Submission).order_by(col(Submission.submitted))))
+        return list(session.exec(select(QueueEntry).order_by(col(QueueEntry.submitted))))
 
 
 def log(service: Service, subject: str) -> list[str]:
@@ -80,17 +80,17 @@ def log(service: Service, subject: str) -> list[str]:
 
 
 def test_a_file_becomes_an_entry_of_the_queue(empty: Service) -> None:
-    answer = submitted(empty, project="search-team", pool="gpu", priority=-3, tags=["b", "a"])
+    made = submitted(empty, project="search-team", pool="gpu", priority=-3, tags=["b", "a"])
     [row] = rows(empty)
     assert row.config == FILE  # byte for byte
     assert (row.kind, row.name, row.slots) == ("train", "python-source-gpt", 2)
     assert (row.project, row.pool, row.priority) == ("search-team", "gpu", -3)
-    assert (row.user, row.state, row.tags) == ("engineer", S.QUEUED, ["a", "b"])
+    assert (row.user, row.state, made["tags"]) == ("engineer", S.QUEUED, ["a", "b"])
     assert row.token is not None
-    assert (answer["id"], answer["position"], answer["config"]) == (row.id, 1, FILE)
-    assert log(empty, row.id) == ["engineer submission submitted"]
+    assert (made["id"], made["position"], made["file"]) == (row.id, 1, FILE)
+    assert log(empty, row.id) == ["engineer experiment submitted"]
     value = yaml.safe_load(FILE)  # an object stands for the file
-    assert yaml.safe_load(submitted(empty, file=value)["config"]) == value
+    assert yaml.safe_load(submitted(empty, file=value)["file"]) == value
 
 
 def test_project_and_labels_of_a_file_count_where_the_submitter_says_nothing(
@@ -205,7 +205,7 @@ def test_a_request_that_comes_twice_makes_one_entry(empty: Service) -> None:
     assert changed.status_code == 422
     assert first["id"] in changed.json()["detail"]
     assert len(rows(empty)) == 4
-    empty.client("engineer").post(f"/v1/submissions/{first['id']}:kill")
+    empty.client("engineer").post(f"/v1/experiments/{first['id']}:kill")
     again = submitted(empty, key="monday", tags=["a"])  # an ended one still answers its key
     assert (again["id"], again["state"]) == (first["id"], "KILLED")
 
@@ -236,7 +236,7 @@ def test_without_the_key_each_of_them_writes(
 
 
 def ids(client: TestClient, **params: Any) -> list[str]:
-    return [each["id"] for each in client.get("/v1/submissions", params=params).json()["items"]]
+    return [each["id"] for each in client.get("/v1/experiments", params=params).json()["items"]]
 
 
 @on_both
@@ -248,7 +248,7 @@ def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
     ]
     one, two, three = (each["id"] for each in made)
     reader = served.client("auditor")
-    everything = reader.get("/v1/submissions").json()["items"]
+    everything = reader.get("/v1/experiments").json()["items"]
     assert {each["id"] for each in everything} == {one, two, three}
     assert not any("config" in each for each in everything)
     assert set(ids(reader, project="a")) == {one, three}
@@ -258,10 +258,10 @@ def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
     assert ids(reader, tag='"') == ids(reader, tag="as") == []
     assert ids(reader, state="RUNNING") == ids(reader, archived=True) == []
     pages = [
-        reader.get("/v1/submissions", params={"limit": 2}).json(),
+        reader.get("/v1/experiments", params={"limit": 2}).json(),
     ]
     pages.append(
-        reader.get("/v1/submissions", params={"limit": 2, "cursor": pages[0]["next"]}).json()
+        reader.get("/v1/experiments", params={"limit": 2, "cursor": pages[0]["next"]}).json()
     )
     assert {each["id"] for page in pages for each in page["items"]} == {one, two, three}
 
@@ -274,10 +274,10 @@ def test_a_position_is_by_pool_priority_and_time(served: Service) -> None:
     def positions() -> list[int | None]:
         listed = {
             each["id"]: each["position"]
-            for each in served.client("auditor").get("/v1/submissions").json()["items"]
+            for each in served.client("auditor").get("/v1/experiments").json()["items"]
         }
         alone = [
-            served.client("auditor").get(f"/v1/submissions/{each['id']}").json()["position"]
+            served.client("auditor").get(f"/v1/experiments/{each['id']}").json()["position"]
             for each in (first, second, urgent, other)
         ]
         assert [listed[each["id"]] for each in (first, second, urgent, other)] == alone
@@ -289,17 +289,17 @@ def test_a_position_is_by_pool_priority_and_time(served: Service) -> None:
         expected = [2, 3]
     assert positions() == [*expected, 1, 1]
     with Session(served.engine) as session:
-        queue.move(session, session.get_one(Submission, urgent["id"]), S.RUNNING)
+        queue.move(session, session.get_one(QueueEntry, urgent["id"]), S.RUNNING)
         session.commit()
     assert positions() == [expected[0] - 1, expected[1] - 1, None, 1]
 
 
 def act(service: Service, kind: str, id_: str, verb: str) -> tuple[int, Any]:
-    answer = service.client(kind).post(f"/v1/submissions/{id_}:{verb}")
+    answer = service.client(kind).post(f"/v1/experiments/{id_}:{verb}")
     return answer.status_code, answer.json()
 
 
-def test_what_is_asked_of_a_submission_is_the_queues_to_allow(empty: Service) -> None:
+def test_what_is_asked_of_an_experiment_is_the_queues_to_allow(empty: Service) -> None:
     id_ = submitted(empty)["id"]
     assert act(empty, "engineer", id_, "archive")[0] == 409  # it waits
     status, stopped = act(empty, "engineer", id_, "stop")
@@ -313,7 +313,7 @@ def test_what_is_asked_of_a_submission_is_the_queues_to_allow(empty: Service) ->
     assert act(empty, "engineer", id_, "resume")[1]["state"] == "QUEUED"
     assert act(empty, "engineer", id_, "kill")[1]["state"] == "KILLED"
     verbs = ["submitted", "stop", "archive", "unarchive", "resume", "kill"]
-    assert log(empty, id_) == [f"engineer submission {verb}" for verb in verbs]
+    assert log(empty, id_) == [f"engineer experiment {verb}" for verb in verbs]
 
 
 def test_an_engineer_acts_on_its_own_and_an_admin_on_all(empty: Service) -> None:

@@ -27,7 +27,7 @@ from govray.platform.service.identity.tokens import digest
 from govray.platform.service.tasks import gate, tickets
 from govray.platform.service.tasks.app import ProxyBounds, create_tasks_app
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import Submission, TaskTicket, User
+from govray.platform.store.tables import QueueEntry, TaskTicket, User
 from govray.platform.tasks.endpoint import Endpoint, register
 from tests.support.shown_task import entry
 
@@ -359,7 +359,7 @@ def test_without_networks_it_connects_to_the_node_that_the_queue_names(
 ) -> None:
     with proxied(tmp_path, program, networks=None) as proxy:
         with Session(proxy.engine) as session:
-            session.get_one(Submission, proxy.task).node = node
+            session.get_one(QueueEntry, proxy.task).node = node
             session.commit()
         assert proxy.get(proxy.enter()) == status
 

@@ -10,14 +10,14 @@ from fastapi.testclient import TestClient
 from sqlmodel import Session, col, delete, select
 
 from govray.platform.service.acting import acting
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import AuditEntry, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import AuditEntry, QueueEntry
 from govray.platform.tasks.task_file import read_task
 from tests.support.people import OWN_PAGE, Service
 from tests.support.shown_task import entry, serving_tasks
 
 FORM = {"name": "look", "kind": "notebook", "project": "default", "key": "k" * 22}
-S = SubmissionState
+S = ExperimentState
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def _empty(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for name in {"shown", "service"} & set(request.fixturenames):
         with Session(request.getfixturevalue(name).engine) as session:
-            session.execute(delete(Submission))
+            session.execute(delete(QueueEntry))
             session.commit()
 
 
@@ -52,15 +52,15 @@ def buttons(service: Service, kind: str) -> set[tuple[str, str]]:
     return set(re.findall(r'action="/tasks/([^"/]+)/(\w+)"', page(service, kind)))
 
 
-def rows(service: Service) -> list[Submission]:
+def rows(service: Service) -> list[QueueEntry]:
     with Session(service.engine) as session:
-        return list(session.exec(select(Submission)))
+        return list(session.exec(select(QueueEntry)))
 
 
-def add(service: Service, kind: str, state: SubmissionState, user: str = "engineer") -> str:
+def add(service: Service, kind: str, state: ExperimentState, user: str = "engineer") -> str:
     task = entry(service.engine, kind=kind, user=user)
     with Session(service.engine) as session:
-        row = session.get_one(Submission, task)
+        row = session.get_one(QueueEntry, task)
         row.state = state
         session.add(row)
         session.commit()
@@ -82,10 +82,10 @@ def test_tasks_are_listed_with_what_each_reader_may_do(
     assert buttons(shown, "auditor") == set()
     told = page(shown, "auditor")
     for each in (notebook, command, waiting, ended, theirs):
-        assert f'href="/submissions/{each}"' in told
+        assert f'href="/tasks/{each}"' in told
     assert ">train<" not in told
-    assert f"/submissions/{ended}" in page(shown, query="?state=COMPLETED")
-    assert f"/submissions/{notebook}" not in page(shown, query="?state=COMPLETED")
+    assert f"/tasks/{ended}" in page(shown, query="?state=COMPLETED")
+    assert f"/tasks/{notebook}" not in page(shown, query="?state=COMPLETED")
     assert "No task is like that" in page(shown, query="?user=nobody")
     # Negative control: nothing but this decides whose buttons there are.
     monkeypatch.setattr(acting, "may_act", lambda *_: None)
@@ -133,7 +133,7 @@ def test_opening_leads_to_the_tasks_own_host_once_and_stopping_comes_back(shown:
         noted = select(AuditEntry).where(col(AuditEntry.action) == "task opened")
         assert task in {each.subject for each in session.exec(noted)}
     stopped = client(shown).post(f"/tasks/{task}/stop")
-    assert (stopped.status_code, stopped.headers["location"]) == (303, "/tasks")
+    assert (stopped.status_code, stopped.headers["location"]) == (303, f"/tasks/{task}")
     assert rows(shown)[0].state == S.STOPPING
     assert buttons(shown, "engineer") == set()
     again = client(shown).post(f"/tasks/{task}/stop")

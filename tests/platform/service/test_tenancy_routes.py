@@ -18,7 +18,7 @@ from govray.platform.service.routes import role_bindings as routes
 from govray.platform.service.routes import tokens as token_routes
 from govray.platform.store import pools, role_bindings
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import AuditEntry, Pool, Submission, Token
+from govray.platform.store.tables import AuditEntry, Pool, QueueEntry, Token
 from tests.support.people import NOW, Service, serve
 
 FILE = """\
@@ -184,10 +184,10 @@ def test_projects_are_made_by_admins_of_the_workspace_and_archived(org: Service)
 def test_the_runs_of_a_name_are_not_taken_by_making_a_project_of_it(org: Service) -> None:
     assert bind(org, "admin", "eve", "admin", "research", scope="workspace").status_code == 201
     with Session(org.engine) as session:
-        row = session.exec(select(Submission)).first()
+        row = session.exec(select(QueueEntry)).first()
         assert row is None
         session.add(
-            Submission(
+            QueueEntry(
                 id="s-old",
                 kind="train",
                 name="x",
@@ -218,19 +218,19 @@ def test_who_submits_has_a_role_in_the_project(org: Service) -> None:
     assert submit(org, "engineer", project="typo").status_code == 404
     id_ = made.json()["id"]
     assert bind(org, "admin", "lea", "engineer", "vision").status_code == 201
-    assert org.client("lea").get(f"/v1/submissions/{id_}").status_code == 200
-    assert org.client("lea").post(f"/v1/submissions/{id_}:stop").status_code == 403
-    assert org.client("max").post(f"/v1/submissions/{id_}:stop").status_code == 403
+    assert org.client("lea").get(f"/v1/experiments/{id_}").status_code == 200
+    assert org.client("lea").post(f"/v1/experiments/{id_}:stop").status_code == 403
+    assert org.client("max").post(f"/v1/experiments/{id_}:stop").status_code == 403
     assert bind(org, "admin", "lea", "admin", "vision").status_code == 201
-    assert org.client("lea").post(f"/v1/submissions/{id_}:stop").status_code == 200
+    assert org.client("lea").post(f"/v1/experiments/{id_}:stop").status_code == 200
     usage = org.client("eve").get("/v1/usage?by=user").json()["items"]
-    assert [(each["name"], each["submissions"]) for each in usage] == [("eve", 1)]
+    assert [(each["name"], each["submitted"]) for each in usage] == [("eve", 1)]
 
 
 def test_without_the_rules_of_a_project_its_limits_do_not_hold(
     org: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings(org, max_slots_per_submission=1)
+    settings(org, max_slots_per_experiment=1)
     assert submit(org, "engineer").status_code == 409
     monkeypatch.setattr(project_rules, "settings_of", lambda _: project_rules.ProjectSettings())
     assert submit(org, "engineer").status_code == 201
@@ -243,15 +243,15 @@ def test_a_config_policy_limits_and_adds_to_what_is_submitted(org: Service) -> N
         default_pool="cpu",
         default_priority=1,
         max_priority=5,
-        max_slots_per_submission=4,
+        max_slots_per_experiment=4,
         defaults={"seed": 7, "optimizer": {"weight_decay": 0.5}},
         fixed={"governance": {"trust_root": "policies/root.json"}},
     )
     made = submit(org, "engineer").json()
     assert (made["pool"], made["priority"], made["slots"]) == ("cpu", 1, 2)
-    assert "seed: 7" in made["config"]
-    assert "weight_decay: 0.5" in made["config"]
-    assert "lr: 0.001" in made["config"]
+    assert "seed: 7" in made["file"]
+    assert "weight_decay: 0.5" in made["file"]
+    assert "lr: 0.001" in made["file"]
     checked = org.client("engineer").post(
         "/v1/experiments:check", json={"file": FILE, "project": "vision"}
     )
@@ -268,7 +268,7 @@ def test_a_config_policy_limits_and_adds_to_what_is_submitted(org: Service) -> N
     settings(org, depth_policies=["licences"])
     assert "depth policy is not known" in submit(org, "engineer").text
     # Defaults that ask for more than the limit are found, too.
-    settings(org, max_slots_per_submission=1)
+    settings(org, max_slots_per_experiment=1)
     assert submit(org, "engineer").status_code == 409
 
 
@@ -353,7 +353,7 @@ def test_without_the_check_a_lent_admin_stays_for_ever(
 
 def test_nothing_goes_back_into_the_queue_of_an_archived_project(org: Service) -> None:
     engineer, admin = org.client("engineer"), org.client("admin")
-    path = f"/v1/submissions/{submit(org, 'engineer').json()['id']}"
+    path = f"/v1/experiments/{submit(org, 'engineer').json()['id']}"
     assert engineer.post(f"{path}:stop").is_success
     for archived, status in ((True, 409), (False, 200)):  # the second is the control
         body = {"archived": archived}

@@ -11,7 +11,7 @@ import pytest
 from sqlmodel import Session
 
 from govray.platform.store.database import open_store
-from govray.platform.store.states import CheckpointState, RunState, SubmissionState
+from govray.platform.store.states import CheckpointState, ExperimentState, RunState
 from govray.platform.store.tables import Checkpoint, Pool, Project
 from tests.support.databases import on_both
 from tests.support.happened import experiment, run_row, submission
@@ -29,13 +29,13 @@ def used(store_url: str) -> Iterator[Service]:
         session.add(Pool(name="cpu", slots=4))
         session.add(Pool(name="gpu", slots=4, gpus=2))
         session.flush()
-        ended = SubmissionState.COMPLETED
+        ended = ExperimentState.COMPLETED
         submission(session, "s-1", ended, pool="gpu", run="e-1", project="vision", submitted=NEW)
         spent: dict[str, Any] = {"worker_seconds": 7200.0, "accelerator_seconds": 14400.0}
         task = {"kind": "notebook", "submitted": NEW}
         submission(session, "s-2", ended, pool="cpu", project="vision", **task, **spent)
         hour = {"started": "2026-11-21T11:00:00Z", "slots": 1}
-        submission(session, "s-3", SubmissionState.RUNNING, pool="gpu", **task, **hour)
+        submission(session, "s-3", ExperimentState.RUNNING, pool="gpu", **task, **hour)
         for name, project, user, started, size in (
             ("1", "vision", "ada", NEW, 1000),
             ("2", "vision", FORMULA, NEW, 0),

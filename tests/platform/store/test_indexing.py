@@ -101,7 +101,7 @@ def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, wor
     assert (report.runs, report.models, report.left_out) == (3, 1, {})
     with Session(store) as session:
         experiment = session.get_one(tables.Experiment, "tiny-1")
-        assert (experiment.state, experiment.kind) == (ExperimentState.COMPLETED, "run")
+        assert (experiment.state, experiment.kind) == (ExperimentState.COMPLETED, "train")
         assert (experiment.project, experiment.user) == ("alpha", "ada")
         assert "attestation_key" not in experiment.config
         run = session.get_one(tables.Run, "tiny-1")
@@ -468,7 +468,7 @@ def test_a_search_is_one_experiment_of_its_trials(
             return session.exec(select(tables.Experiment)).one(), runs
 
     experiment, runs = look()
-    assert (experiment.kind, experiment.state) == ("search", ExperimentState.PAUSED)
+    assert (experiment.kind, experiment.state) == ("tune", ExperimentState.STOPPED)
     assert runs[one.name].hyperparameters == {"optimizer.lr": 0.25}
     assert runs[one.name].objective is not None
     assert "attestation_key" not in experiment.config
@@ -477,7 +477,7 @@ def test_a_search_is_one_experiment_of_its_trials(
     record.conclude()
     experiment, runs = look()
     assert experiment.state is ExperimentState.COMPLETED
-    assert {t.state for t in runs.values()} == {RunState.COMPLETED, RunState.CANCELED}
+    assert {t.state for t in runs.values()} == {RunState.COMPLETED, RunState.STOPPED}
     with Session(store) as session:
         metrics = session.exec(select(tables.Metric).where(tables.Metric.group == "search")).all()
         assert {(m.name, m.step): m.value for m in metrics} == {

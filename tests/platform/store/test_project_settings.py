@@ -191,7 +191,7 @@ def test_what_is_beyond_a_limit_is_refused_and_nothing_else(
         default_pool="cpu",
         max_priority=highest,
         max_slots=20,
-        max_slots_per_submission=most,
+        max_slots_per_experiment=most,
     )
     wanted = Wanted(config={}, slots=slots, pool=pool, priority=priority)
     wrong = [slots > most, priority > highest, pool == "big"]

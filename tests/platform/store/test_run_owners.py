@@ -18,7 +18,7 @@ from govray.platform.indexing.model_rows import index_run_model
 from govray.platform.service.identity.caller import Caller, PlaceRole
 from govray.platform.service.visible.visible_models import attestations
 from govray.platform.service.visible.visible_runs import experiments
-from govray.platform.store import submissions, tables
+from govray.platform.store import queue_entries, tables
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.experiment_tags import replace_tags, tags_of
 from govray.platform.store.rebuild import rebuild
@@ -51,7 +51,7 @@ def put(store: Engine, project: str, user: str, **more: Any) -> str:
     by = ChangedBy(user=user, at=at(0), token=None)
     told: dict[str, Any] = {"kind": "train", "name": "tiny", "config": "a: 1", "slots": 1} | more
     with Session(store) as session:
-        row = submissions.submit(session, project=project, by=by, **told)
+        row = queue_entries.submit(session, project=project, by=by, **told)
         session.commit()
         return row.id
 
@@ -94,24 +94,20 @@ def test_the_queue_says_whose_a_run_and_a_search_are(
     assert index(store, storage, world).left_out == {}
     due = {
         "tiny-1": ("alpha", "ada"),
-        f"tiny-{one}": ("beta", "eve"),
-        record.folder.name: ("beta", "eve"),
+        one: ("beta", "eve"),
+        many: ("beta", "eve"),
     }
     assert owners(store) == due
-    found = tags(store, *due)
-    assert found.keys() == due.keys() - {"tiny-1"}
-    assert (found[f"tiny-{one}"], found[record.folder.name]) == (["week-47"], ["wide"])
+    assert tags(store, *due) == {one: ["week-47"], many: ["wide"]}
     with Session(store) as session:
-        runs = session.exec(select(tables.Submission.run)).all()
-        assert set(runs) == {f"tiny-{one}", record.folder.name}  # for the pages' links
         assert {each.name: each.runs for each in usage(session, at=at(0))} == {
             "alpha": 1,
             "beta": 2,
         }
-        replace_tags(session, f"tiny-{one}", ["mine"])
+        replace_tags(session, one, ["mine"])
         session.commit()
     index(store, storage, world)  # what somebody changed since stays
-    assert tags(store, f"tiny-{one}") == {f"tiny-{one}": ["mine"]}
+    assert tags(store, one) == {one: ["mine"]}
 
 
 def test_what_a_file_says_is_shown_and_gives_nobody_a_project(
@@ -122,9 +118,9 @@ def test_what_a_file_says_is_shown_and_gives_nobody_a_project(
     id = put(store, "beta", "eve", tags=["week-47"])
     begin_run(storage, f"tiny-{id}", world, submission=claim(id), project="alpha", **said)
     index(store, storage, world)
-    assert owners(store) == {"tiny-1": ("alpha", "ada"), f"tiny-{id}": ("beta", "eve")}
+    assert owners(store) == {"tiny-1": ("alpha", "ada"), id: ("beta", "eve")}
     # Labels are the tags of a run by hand; of a submitted one, what was submitted counts.
-    due = {"tiny-1": ["a", "b"], f"tiny-{id}": ["week-47"]}
+    due = {"tiny-1": ["a", "b"], id: ["week-47"]}
     assert tags(store, *due) == due
     with Session(store) as session:
         for row in session.exec(select(tables.Experiment)):
@@ -140,14 +136,14 @@ def test_a_rebuild_asks_the_queue_too(store: Engine, storage: Path, world: World
     begun(storage, f"tiny-{old}", world)
     index(store, storage, world)
     with Session(store) as session:  # as a forged record would have it
-        session.get_one(tables.Experiment, f"tiny-{old}").project = "alpha"
-        replace_tags(session, f"tiny-{old}", [])
+        session.get_one(tables.Experiment, old).project = "alpha"
+        replace_tags(session, old, [])
         session.commit()
     begun(storage, f"tiny-{new}", world, claim(new, project="alpha"))
     told = settings(world, user="bob", queue=store)
     rebuild(store, lambda made: index_storage(made, storage, told) and None)
-    assert owners(store) == {f"tiny-{old}": ("beta", "eve"), f"tiny-{new}": ("beta", "eve")}
-    assert tags(store, f"tiny-{old}", f"tiny-{new}") == {f"tiny-{new}": ["wide"]}
+    assert owners(store) == {old: ("beta", "eve"), new: ("beta", "eve")}
+    assert tags(store, old, new) == {new: ["wide"]}
 
 
 def test_what_a_folder_claims_wins_no_project(store: Engine, storage: Path, world: World) -> None:
@@ -161,10 +157,24 @@ def test_what_a_folder_claims_wins_no_project(store: Engine, storage: Path, worl
     assert list(report.left_out) == [str(false)]
     assert f"whose run is called tiny-{hers}" in report.left_out[str(false)]
     assert owners(store) == {
-        f"tiny-{his}": ("beta", "eve"),  # not what its own folder says
+        his: ("beta", "eve"),  # not what its own folder says
         "by-hand": ("alpha", "ada"),  # the indexer's own, for nobody knows this submission
         f"tiny-{notebook}": ("alpha", "ada"),  # a task becomes no run
     }
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_no_run_by_hand_takes_the_id_of_what_was_submitted(
+    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Its numbers would be shown as those of another's experiment."""
+    hers = put(store, "beta", "eve")
+    forged = begun(storage, hers, world)
+    if not defended:
+        monkeypatch.setattr(indexer, "refuse_false_claim", lambda *_: None)
+    report = index(store, storage, world)
+    assert list(report.left_out) == ([str(forged)] if defended else [])
+    assert list(owners(store)) == ([] if defended else [hers])
 
 
 @pytest.mark.parametrize("defended", [True, False])
@@ -197,10 +207,10 @@ def test_nobody_reads_a_model_by_taking_its_run_s_name(
         a, e = tables.Attestation, tables.Experiment
         read = session.exec(select(a.run).where(attestations(eve))).all()
         assert session.exec(select(e.id).where(experiments(eve))).all() == (
-            [] if defended else [record.folder.name]
+            [] if defended else [his]
         )
     assert read == ([] if defended else [victim])
-    assert owners(store).get(victim) == (("alpha", "ada") if defended else None)
+    assert owners(store).get(hers) == (("alpha", "ada") if defended else None)
     assert (str(storage / victim) in report.left_out) is not defended
 
 

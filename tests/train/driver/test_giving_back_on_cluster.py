@@ -24,11 +24,11 @@ from govray.platform.queue.outcome import run_name
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.reconcile import Reconciler
 from govray.platform.queue.run_limits import RunLimits
-from govray.platform.store import database, submissions
+from govray.platform.store import database, queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import connect, parse_url
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
@@ -59,7 +59,7 @@ class Jobs:
         self.training: Future[Path]
         self.actor: Any = None
 
-    def start(self, row: Submission) -> None:
+    def start(self, row: QueueEntry) -> None:
         assert row.job is not None
         assert row.job not in self._jobs
         self._jobs[row.job] = Job(name=row.job, submission=row.id, state=JobState.RUNNING)
@@ -124,7 +124,7 @@ def test_it_gives_workers_back_to_another_job_and_ends_as_if_nothing_had_been(
         assert ray.get(jobs.actor.there.remote(), timeout=30)
         assert _row(engine, low).why == "it gave back 2 of 3 slots to a higher priority"
         _until(jobs, lambda: Counter(_worlds(run))[1] > 3)
-        assert _row(engine, high).state is SubmissionState.RUNNING
+        assert _row(engine, high).state is ExperimentState.RUNNING
         ray.kill(jobs.actor)
         jobs.end(str(_row(engine, high).job))
         _until(jobs, lambda: bool(queue.once()) and _worlds(run)[-1] == 3)
@@ -184,16 +184,16 @@ def _trainer(
 def _submit(engine: Engine, name: str, **more: Any) -> str:
     by = ChangedBy(user="ada", at=now(), token=None)
     with Session(engine) as session:
-        row = submissions.submit(
+        row = queue_entries.submit(
             session, kind="train", name=name, project="a", config="", by=by, **more
         )
         session.commit()
         return row.id
 
 
-def _row(engine: Engine, id: str) -> Submission:
+def _row(engine: Engine, id: str) -> QueueEntry:
     with Session(engine, expire_on_commit=False) as session:
-        return session.get_one(Submission, id)
+        return session.get_one(QueueEntry, id)
 
 
 def _until(jobs: Jobs, condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from govray import traces
 from govray.platform.queue.job_folder import variables, with_variables
 from govray.platform.queue.placement import Slot
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import QueueEntry
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
@@ -119,7 +119,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield made
 
 
-def submitted(folder: Path, traceparent: str | None = CALLER) -> Submission:
+def submitted(folder: Path, traceparent: str | None = CALLER) -> QueueEntry:
     """An entry that came over HTTP, with a text that no trace may have."""
     url = f"sqlite:///{folder / 'store.db'}"
     open_store(url, create=True).dispose()
@@ -131,10 +131,10 @@ def submitted(folder: Path, traceparent: str | None = CALLER) -> Submission:
         made = engineer.post("/v1/experiments", json=body)
         assert made.status_code == 201, made.text
         assert "trace" not in made.json()
-        engineer.get("/v1/submissions", params={"user": SECRET})
+        engineer.get("/v1/experiments", params={"user": SECRET})
         engineer.get("/v1/live")
         with Session(service.engine) as session:
-            return session.get_one(Submission, made.json()["id"])
+            return session.get_one(QueueEntry, made.json()["id"])
 
 
 def trained(here: Deployment) -> Path:
@@ -162,11 +162,11 @@ def test_one_trace_leads_from_a_request_to_the_steps(
     assert (submission.parent, run.parent) == (request.id, submission.id)
     assert {each.parent for each in steps} == {run.id}
     assert [each.attributes["govray.step.last"] for each in steps] == list(range(12))
-    assert submission.attributes["govray.submission"] == row.id
+    assert submission.attributes["govray.experiment"] == row.id
     assert request.attributes["http.response.status_code"] == 201
     assert run.attributes["govray.outcome"] == "finished"
     # What people send is in no span. The probe has none.
-    [listed] = collector.named("GET /v1/submissions")
+    [listed] = collector.named("GET /v1/experiments")
     assert set(listed.attributes) == {
         "http.request.method",
         "http.route",

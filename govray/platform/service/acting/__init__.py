@@ -1,1 +1,1 @@
-"""What a caller may set going: submissions, cases, settings of projects."""
+"""What a caller may set going: experiments, cases, settings of projects."""

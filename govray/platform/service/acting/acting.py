@@ -3,8 +3,8 @@
 Whoever submits writes an entry of the store and nothing else. A reconciler, another process, runs
 it. Entries of the audit log are the store's own.
 
-`may_act` is the one place that decides who may do what to a submission. Functions take a session,
-and commit what they write.
+`may_act` is the one place that decides who may do what to an experiment or task. Functions take a
+session, and commit what they write.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import may, places
 from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visible_models import find_policy
-from govray.platform.service.visible.visible_runs import experiments, find_submission
-from govray.platform.store import submissions, tables
+from govray.platform.service.visible.visible_runs import experiments, find_entry, find_experiment
+from govray.platform.store import queue_entries, tables
 from govray.platform.store.database import begin_writing
+from govray.platform.store.experiment_tags import check_tags
 from govray.platform.store.project_settings import ProjectSettings, Wanted, resolve, with_defaults
-from govray.platform.store.run_owners import RUN_KINDS, submission_facts
-from govray.platform.store.tables import Submission
+from govray.platform.store.run_owners import submission_facts
+from govray.platform.store.tables import QueueEntry
 
 Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "open"]
 
@@ -61,10 +62,10 @@ class Act:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """An experiment as it is sent: a file or the fork of a submission.
+    """An experiment as it is sent: a file or the fork of another.
 
     Attributes:
-        fork_of: A submission, in place of a file. What is None is as that has it.
+        fork_of: An experiment, in place of a file. What is None is as that has it.
         overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
         policy: Digest of the signed depth policy that the run has to have.
         key: What makes a second request of the same body the same request.
@@ -84,7 +85,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A submission to be, checked: what would be written."""
+    """An experiment to be, checked: what would be written."""
 
     text: str
     facts: ExperimentFacts
@@ -99,7 +100,7 @@ class Ready:
 def may_act(visit: Visit, project: str, request: Act) -> None:
     """Return if the caller may do this in ``project``.
 
-    Admins may do everything, engineers what concerns their own submissions: those of the
+    Admins may do everything, engineers what concerns their own experiments: those of the
     organisation everywhere, others where they are (`govray.platform.service.identity.roles`).
     """
     caller, at = visit.caller, visit.at
@@ -137,13 +138,13 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
     """What submitting ``asked`` would write; nothing is written.
 
     Raises:
-        Problem: 403, the caller may not. 404, there is no such project, or submission to fork.
+        Problem: 403, the caller may not. 404, there is no such project, or experiment to fork.
             422, something that was sent is wrong.
         Refused: It is beyond a limit of the project.
     """
     session, caller, at = visit.session, visit.caller, visit.at
     if (asked.file is None) == (asked.fork_of is None):
-        raise not_valid("body.file", "Send either a file, or forkOf with a submission")
+        raise not_valid("body.file", "Send either a file, or forkOf with an experiment")
     origin = forked(session, caller, asked.fork_of) if asked.fork_of else None
     given = origin.config if origin else asked.file
     assert given is not None  # one of both
@@ -193,7 +194,7 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
     return ready
 
 
-def _placed(name: str, asked: Asked, config: Mapping[str, Any], origin: Submission | None) -> Any:
+def _placed(name: str, asked: Asked, config: Mapping[str, Any], origin: QueueEntry | None) -> Any:
     """Project, pool or priority: what is asked for comes before what the file says. A fork has
     those of its origin, unless an override has changed what the file says."""
     wanted, found = getattr(asked, name), stated(config, name)
@@ -203,16 +204,18 @@ def _placed(name: str, asked: Asked, config: Mapping[str, Any], origin: Submissi
     return getattr(origin, name) if found == before else found
 
 
-def forked(session: Session, caller: Caller, id_: str) -> Submission:
+def forked(session: Session, caller: Caller, id_: str) -> QueueEntry:
     """The experiment that is to be forked. Raises 404: the caller reads no such one; 422: it
-    is a task."""
-    row = find_submission(session, caller, id_)
-    if row.kind not in RUN_KINDS:
-        raise not_valid("body.forkOf", f"{row.id} is a task, and has no experiment file")
+    was started by hand."""
+    row = find_experiment(session, caller, id_).entry
+    if row is None:
+        raise not_valid(
+            "body.forkOf", f"{id_} was started by hand, and its file was not sent", "Send the file"
+        )
     return row
 
 
-def submit(visit: Visit, asked: Asked) -> Submission:
+def submit(visit: Visit, asked: Asked) -> QueueEntry:
     """Put what is asked for into the queue, once for each key.
 
     The attestor's register is told first. So what it has not, is not in the queue, and what is
@@ -230,8 +233,9 @@ def submit(visit: Visit, asked: Asked) -> Submission:
         return row
     ready = prepare(visit, asked)
     try:
+        tags = check_tags(asked.tags or ready.facts.labels)
         with traces.span("submission") as span:
-            row = submissions.draft(
+            row = queue_entries.draft(
                 session,
                 kind=ready.facts.kind,
                 name=ready.facts.name,
@@ -245,11 +249,10 @@ def submit(visit: Visit, asked: Asked) -> Submission:
                 policy=ready.policy,
                 archive=ready.archive,
                 forked_from=ready.forked_from,
-                tags=asked.tags or ready.facts.labels,
                 request=request,
                 trace=span.traceparent,
             )
-            span.set(govray_submission=row.id, govray_kind=row.kind)
+            span.set(govray_experiment=row.id, govray_kind=row.kind)
     except GovrayError as error:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
     if register is not None:
@@ -257,13 +260,13 @@ def submit(visit: Visit, asked: Asked) -> Submission:
     begin_writing(session)  # of two with one key the second finds the first
     if request is not None and (first := repeated(session, request)) is not None:
         return first
-    submissions.put(session, row, by=by)
+    queue_entries.put(session, row, tags, by=by)
     session.commit()
     return row
 
 
 def _register(
-    session: Session, register: RegisterClient, row: Submission, facts: ExperimentFacts
+    session: Session, register: RegisterClient, row: QueueEntry, facts: ExperimentFacts
 ) -> None:
     """Tell the attestor's register what is accepted, and how far apart its pool keeps runs."""
     pool = session.get(tables.Pool, row.pool)
@@ -288,19 +291,19 @@ def _register(
         ) from error
 
 
-def ask(visit: Visit, id_: str, verb: Verb) -> Submission:
-    """Stop, kill, resume, archive or unarchive a submission, as the caller asks for. Raises
+def ask(visit: Visit, id_: str, verb: Verb) -> QueueEntry:
+    """Stop, kill, resume, archive or unarchive an entry, as the caller asks for. Raises
     `Refused`: in its state that means nothing, or its project is archived."""
     session = visit.session
     begin_writing(session)
-    row = find_submission(session, visit.caller, id_)
+    row = find_entry(session, visit.caller, id_)
     may_act(visit, row.project, Act(verb=verb, owner=row.user))
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
     if verb in ("archive", "unarchive"):
-        submissions.archive(session, row, verb == "archive", by=visit.by)
+        queue_entries.archive(session, row, verb == "archive", by=visit.by)
     else:
-        submissions.ask(session, row, verb, by=visit.by)
+        queue_entries.ask(session, row, verb, by=visit.by)
     session.commit()
     return row
 
@@ -358,10 +361,10 @@ def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str
     return hashlib.sha256(said[0]).hexdigest(), hashlib.sha256(said[1]).hexdigest()
 
 
-def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+def repeated(session: Session, request: tuple[str, str]) -> QueueEntry | None:
     """The entry that a request of this key made; None if none did. Raises 422: it had another
     body."""
     try:
-        return submissions.repeated(session, request)
+        return queue_entries.repeated(session, request)
     except GovrayError as error:
         raise not_valid("header.idempotency-key", error.what, error.do) from None

@@ -126,7 +126,7 @@ def search_room(session: Session, settings: ProjectSettings, pool: str | None) -
     """Slots that a search of a project takes which does not say how many. That is half of its
     pool's, within the project's limits. None: nobody knows the pool's size."""
     found = pools.search_room(session, settings.default_pool if pool is None else pool)
-    limits = (found, settings.max_slots, settings.max_slots_per_submission)
+    limits = (found, settings.max_slots, settings.max_slots_per_experiment)
     return None if found is None else min(each for each in limits if each is not None)
 
 

@@ -78,9 +78,8 @@ PARAMETERS = {
 
 
 def operation_id(route: APIRoute) -> str:
-    """A route's module and function, which no other has."""
-    function = route.endpoint
-    return f"{function.__module__.rpartition('.')[2]}_{function.__name__}"
+    """A route's module and name, which no other has."""
+    return f"{route.endpoint.__module__.rpartition('.')[2]}_{route.name}"
 
 
 def describe_parameters(description: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ class Settings:
         max_streams: Live streams at the same time, and as many downloads.
         tasks: Where notebooks, shells and TensorBoard are shown; without it, nowhere.
         cases: How rights holders' cases are answered; without it, nobody can ask one.
-        attestor: The attestor's register, which is told of each submission that becomes a run.
+        attestor: The attestor's register, which is told of each experiment.
     """
 
     store: str

@@ -21,10 +21,10 @@ from govray.governance.formats.document import parse_time
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.platform.store import pools
 from govray.platform.store.leases import RECONCILER
+from govray.platform.store.queue_entries import HELD
 from govray.platform.store.run_owners import RUN_KINDS
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import HELD
-from govray.platform.store.tables import Lease, Submission
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Lease, QueueEntry
 
 ENTRIES = ("govray_queue_entries", "Entries of the queue that wait or hold slots")
 SLOTS = ("govray_queue_slots", "Slots of a pool")
@@ -66,8 +66,8 @@ def text(session: Session, now: datetime, disks: dict[str, Path]) -> bytes:
 
 def _queue(session: Session, now: datetime) -> Iterator[Metric]:
     entries = GaugeMetricFamily(*ENTRIES, labels=("pool", "state"))
-    pool, state = col(Submission.pool), col(Submission.state)
-    shown = state.in_((SubmissionState.QUEUED, *HELD))
+    pool, state = col(QueueEntry.pool), col(QueueEntry.state)
+    shown = state.in_((ExperimentState.QUEUED, *HELD))
     counted = select(pool, state, func.count()).where(shown).group_by(pool, state)
     for name, each, number in session.execute(counted):
         entries.add_metric((name, each), number)
@@ -81,7 +81,7 @@ def _queue(session: Session, now: datetime) -> Iterator[Metric]:
 
 
 def _attestor(session: Session, now: datetime) -> Iterator[Metric]:
-    attested = col(Submission.attested)
+    attested = col(QueueEntry.attested)
     counted = select(attested, func.count()).where(attested.is_not(None)).group_by(attested)
     found = {row[0]: row[1] for row in session.execute(counted)}
     decided = GaugeMetricFamily(*DECIDED, labels=("state",))
@@ -91,10 +91,10 @@ def _attestor(session: Session, now: datetime) -> Iterator[Metric]:
     if not found:
         return  # no attestor has ever decided: nobody waits for one
     oldest = session.scalar(
-        select(func.min(Submission.finished)).where(
+        select(func.min(QueueEntry.finished)).where(
             attested.is_(None),
-            col(Submission.kind).in_(RUN_KINDS),
-            col(Submission.state) == SubmissionState.COMPLETED,
+            col(QueueEntry.kind).in_(RUN_KINDS),
+            col(QueueEntry.state) == ExperimentState.COMPLETED,
         )
     )
     age = (now - parse_time(oldest)).total_seconds() if oldest else 0.0

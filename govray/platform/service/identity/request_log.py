@@ -27,7 +27,7 @@ from govray.platform.service.identity.audit_log import without_tokens
 
 HEADER = b"x-request-id"
 LONGEST_MESSAGE = 8192
-FACTS = ("method", "route", "status", "seconds", "run", "submission", "before", "after", "job")
+FACTS = ("method", "route", "status", "seconds", "run", "entry", "before", "after", "job")
 """What a record may say beside its message: ids, states and counts."""
 
 log = logging.getLogger("govray.platform.service.requests")

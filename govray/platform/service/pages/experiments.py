@@ -29,24 +29,30 @@ from govray.platform.service.pages.charts.curves import (
 )
 from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.form_fields import form_of, then
+from govray.platform.service.pages.new_experiment import may_start
+from govray.platform.service.pages.queue import VerbDep, standing
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
 from govray.platform.service.routes.deletions import delete_run, may_delete, restore_run
 from govray.platform.service.routes.experiments import (
+    MOST_RUNS,
     TAGGERS,
     KnownExperiment,
-    KnownRun,
+    ask,
     check_tagging,
+    listed,
     may_tag,
     tag,
 )
-from govray.platform.service.routes.live_metrics import GOING
 from govray.platform.service.routes.logs import LARGEST, LONGEST_SEARCH, folder_of, part_of
+from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_models import whole_attestations
+from govray.platform.service.visible.visible_runs import FoundExperiment
 from govray.platform.store import run_logs
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, tags_of
+from govray.platform.store.queue_entries import goes_on
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import (
     Attestation,
@@ -85,7 +91,6 @@ def shades(matrix: ConfusionMatrix) -> list[list[int]]:
     return found
 
 
-MOST_RUNS = 500
 MOST_DECISIONS = 200
 LATEST = 6
 MOST_COLUMNS = 8
@@ -99,14 +104,14 @@ _KINDS: dict[str, Any] = {
 router = APIRouter(dependencies=[RUN_READERS])
 
 
-def latest(visit: Visit) -> list[tuple[Experiment, int]]:
+def latest(visit: Visit) -> list[tuple[Any, int]]:
     """The newest experiments that the caller may read, each with the number of its runs."""
-    statement = select(Experiment).where(visible_runs.experiments(visit.caller))
-    statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
-    return _counted(visit.session, visit.session.scalars(statement).all())
+    e = listed(visit.caller)
+    statement = select(e).order_by(e.c.submitted.desc(), e.c.id).limit(LATEST)
+    return _counted(visit.session, visit.session.execute(statement).all())
 
 
-def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
+def _counted(session: Session, rows: Sequence[Any]) -> list[tuple[Any, int]]:
     counted = session.execute(
         select(col(Run.experiment), func.count())
         .where(col(Run.experiment).in_([row.id for row in rows]))
@@ -118,13 +123,19 @@ def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experim
 
 @router.get("/experiments")
 def listing(
-    visit: VisitDep, page: PageDep, state: Annotated[str, Query(max_length=32)] = ""
+    visit: VisitDep,
+    page: PageDep,
+    state: Annotated[str, Query(max_length=32)] = "",
+    user: Annotated[str, Query(max_length=256)] = "",
+    archived: Annotated[str, Query(max_length=8)] = "",
 ) -> HTMLResponse:
+    e = listed(visit.caller)
     statement = filtered(
-        select(Experiment).where(visible_runs.experiments(visit.caller)),
-        (Experiment.state, ExperimentState.__members__.get(state)),
+        select(e),
+        *((e.c.archived, archived == "yes"), (e.c.user, user or None)),
+        (e.c.state, ExperimentState.__members__.get(state)),
     )
-    order = (Experiment.started, Experiment.id)
+    order = (e.c.submitted, e.c.id)
     rows, after = page.rows(visit.session, statement, order, descending=True)
     return render(
         visit,
@@ -133,21 +144,28 @@ def listing(
         after=after,
         state=state,
         states=[each.value for each in ExperimentState],
+        user=user,
+        archived=archived == "yes",
+        acts=may_start(visit.caller),
     )
 
 
 @router.get("/experiments/{experiment}")
 def of_experiment(
-    visit: VisitDep, known: KnownExperiment, x: Annotated[str, Query(max_length=400)] = ""
+    visit: VisitDep,
+    known: KnownExperiment,
+    x: Annotated[str, Query(max_length=400)] = "",
+    ask: Annotated[str, Query(max_length=16)] = "",
 ) -> HTMLResponse:
-    return experiment_page(visit, known, x=x)
+    return experiment_page(visit, known, x=x, ask=ask)
 
 
 def experiment_page(
     visit: Visit,
-    known: Experiment,
+    known: FoundExperiment,
     *,
     x: str = "",
+    ask: str = "",
     tags_given: str | None = None,
     tags_wrong: str = "",
 ) -> HTMLResponse:
@@ -172,6 +190,7 @@ def experiment_page(
         "experiment.html",
         status=422 if tags_wrong else 200,
         experiment=known,
+        **(standing(visit, known.entry, ask) if known.entry else {"entry": None}),
         tags=tags,
         tags_open=may_tag(visit, known),
         tags_given=" ".join(tags) if tags_given is None else tags_given,
@@ -179,7 +198,9 @@ def experiment_page(
         most_tags=MOST_TAGS,
         runs=runs,
         names=names[:MOST_COLUMNS],
-        plots=search_plots(visit.session, known, runs, names, x) if len(runs) > 1 else None,
+        plots=search_plots(visit.session, known.indexed, runs, names, x)
+        if known.indexed and len(runs) > 1
+        else None,
         decisions=decisions,
         linked=_linked(visit, decisions),
         show_run=True,
@@ -206,7 +227,7 @@ def of_run(
     run = known.id
     deletes = may_delete(visit, known.experiment)
     lines = lines_of(visit.session, run, first=view.first, last=view.last)
-    live = known.state in GOING
+    live = goes_on(visit.session, known)
     decisions = visit.session.scalars(
         select(Decision)
         .where(col(Decision.run) == run)
@@ -301,6 +322,12 @@ def save(
     return then(f"/experiments/{quote(known.id, safe='')}")
 
 
+@router.post("/experiments/{experiment}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
+def act(visit: VisitDep, known: KnownExperiment, verb: VerbDep) -> Response:
+    ask(visit, known, verb)
+    return then(f"/experiments/{quote(known.id, safe='')}")
+
+
 LINES = 500
 
 # As `level` in static/logs.js.
@@ -334,7 +361,7 @@ def logs_of_run(
         if name
         else None
     )
-    live = known.state in GOING and part is not None and not search and start is None
+    live = goes_on(visit.session, known) and part is not None and not search and start is None
     return render(
         visit,
         "logs.html",

@@ -1,9 +1,9 @@
 """Starting an experiment: a text, then what it would cost and which policy applies, then the queue.
 
-1. ``GET /new`` is the form: empty, or for the fork of a submission.
+1. ``GET /new`` is the form: empty, or for the fork of another.
 2. ``POST /new`` checks it and shows what would be submitted. Nothing is written.
-3. ``POST /submissions`` submits it, and goes on to its page. The form of step 2 has a key, so a
-   second press of its button finds the first one's submission.
+3. ``POST /experiments`` submits it, and goes on to its page. The form of step 2 has a key, so a
+   second press of its button finds the first one's experiment.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from govray.platform.service.identity.roles import submits
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, filled_in, then
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.routes import submissions
+from govray.platform.service.routes.experiments import estimate
 from govray.platform.service.visible.readers import SUBMITTERS
-from govray.platform.store.experiment_tags import MOST_TAGS
-from govray.platform.store.submissions import LONGEST_CONFIG
+from govray.platform.store.experiment_tags import MOST_TAGS, tags_of
+from govray.platform.store.queue_entries import LONGEST_CONFIG
 
 router = APIRouter(dependencies=[SUBMITTERS])
 
@@ -42,7 +42,7 @@ router = APIRouter(dependencies=[SUBMITTERS])
 class Filled:
     """The form as somebody filled it in.
 
-    ``fork`` is the submission that it is a fork of. An empty project, pool or priority
+    ``fork`` is the experiment that it is a fork of. An empty project, pool or priority
     is the file's, or else the usual one.
     """
 
@@ -105,7 +105,7 @@ def form(
             project=row.project,
             pool=row.pool,
             priority=str(row.priority),
-            tags=" ".join(row.tags),
+            tags=" ".join(tags_of(visit.session, [row.id]).get(row.id, [])),
         )
     return _form(visit, filled)
 
@@ -123,18 +123,18 @@ def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
         visit,
         "new_confirm.html",
         filled=replace(filled, key=secrets.token_urlsafe(16)),
-        cost=submissions.estimate(visit, ready),
+        cost=estimate(visit, ready),
     )
 
 
-@router.post("/submissions")
+@router.post("/experiments")
 def submit(visit: VisitDep, fields: FormDep) -> Response:
     filled = filled_in(Filled, fields)
     try:
         row = acting.submit(visit, filled.asked())
     except (Problem, Refused) as error:
         return _again(visit, filled, error)
-    return then(f"/submissions/{row.id}")
+    return then(f"/experiments/{row.id}")
 
 
 def _again(visit: Visit, filled: Filled, error: Problem | Refused) -> HTMLResponse:

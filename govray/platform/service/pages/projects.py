@@ -26,7 +26,7 @@ from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings
 from govray.platform.store.role_bindings import ROLES
-from govray.platform.store.tables import Experiment, Project, RoleBinding, Submission, Workspace
+from govray.platform.store.tables import Experiment, Project, QueueEntry, RoleBinding, Workspace
 from govray.platform.store.usage import month_of, usage
 
 MOST_ROLES = 200
@@ -109,7 +109,7 @@ def _budget(visit: Visit, row: Project) -> tuple[float, float] | None:
         at=visit.at,
         since=month_of(visit.at),
         experiments=col(Experiment.project) == row.name,
-        submissions=col(Submission.project) == row.name,
+        entries=col(QueueEntry.project) == row.name,
     )
     return sum(each.accelerator_hours for each in found), most
 

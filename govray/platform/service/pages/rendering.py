@@ -46,7 +46,7 @@ HEADERS = {
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 _GOOD = {"COMPLETED", "production"}
-_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING", "STOPPED", "KILLED", "KILLING"}
+_WARN = {"INTERRUPTED", "STOPPING", "STOPPED", "KILLED", "KILLING"}
 _WARN |= {"PREEMPTING"}
 
 CATEGORY_WORDS = {
@@ -108,7 +108,7 @@ def sign(value: str) -> tuple[str, str]:
     if state == "ERROR":
         return "bad", "✕"
     if state in _WARN:
-        return "warn", "‖" if state == "PAUSED" else "!"
+        return "warn", "‖" if state == "STOPPED" else "!"
     return "plain", "●"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select as columns_of
 from sqlmodel import col, select
@@ -27,22 +27,19 @@ from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import Page, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import FormDep, checked, filled_in, then
+from govray.platform.service.pages.form_fields import FormDep, checked, filled_in, form_of, then
 from govray.platform.service.pages.new_experiment import may_start
-from govray.platform.service.pages.queue import LISTED, allows
+from govray.platform.service.pages.queue import LISTED, VerbDep, allows, standing
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.routes.submissions import ID
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
-from govray.platform.service.visible.visible_runs import submissions as readable
-from govray.platform.store import submissions
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Project, Submission
+from govray.platform.service.visible.visible_runs import entries
+from govray.platform.store import queue_entries
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import Project, QueueEntry
 from govray.platform.tasks.task_file import KINDS, LONGEST_IDLE, SHOWN
 
 router = APIRouter(dependencies=[RUN_READERS])
-
-Id = Annotated[str, Path(pattern=ID)]
 
 STARTED = (*SHOWN, "command")
 """Kinds that the form starts. Inference takes a file, by ``/v1/tasks``."""
@@ -112,15 +109,22 @@ def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
 
 
 @router.post("/tasks/{task}/open", dependencies=[SUBMITTERS])
-def enter(visit: VisitDep, task: Id, _fields: FormDep) -> HTMLResponse:
+def enter(visit: VisitDep, task: str, _fields: FormDep) -> HTMLResponse:
     opened = open_task(visit, task)
     return render(visit, "task_open.html", url=opened.url, seconds=opened.seconds)
 
 
-@router.post("/tasks/{task}/stop", dependencies=[SUBMITTERS])
-def stop(visit: VisitDep, task: Id, _fields: FormDep) -> Response:
-    acting.ask(visit, find_task(visit, task).id, "stop")
-    return then("/tasks")
+@router.get("/tasks/{task}")
+def of_task(
+    visit: VisitDep, task: str, ask: Annotated[str, Query(max_length=16)] = ""
+) -> HTMLResponse:
+    return render(visit, "task.html", **standing(visit, find_task(visit, task), ask))
+
+
+@router.post("/tasks/{task}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
+def act(visit: VisitDep, task: str, verb: VerbDep) -> Response:
+    acting.ask(visit, find_task(visit, task).id, verb)
+    return then(f"/tasks/{task}")
 
 
 def _tasks(
@@ -132,17 +136,17 @@ def _tasks(
     state: str = "",
     user: str = "",
 ) -> HTMLResponse:
-    s = Submission
+    s = QueueEntry
     statement = filtered(
-        columns_of(*LISTED).where(col(s.kind).in_(KINDS), readable(visit.caller)),
+        columns_of(*LISTED).where(col(s.kind).in_(KINDS), entries(visit.caller)),
         *((s.archived, False), (s.user, user or None)),
-        (s.state, SubmissionState.__members__.get(state)),
+        (s.state, ExperimentState.__members__.get(state)),
     )
     order = (s.submitted, s.id)
     rows, after = page.rows(visit.session, statement, order, descending=True)
     origins: TaskOrigins | None = visit.request.app.state.settings.tasks
     allowed = _allowed(visit, rows)
-    running = SubmissionState.RUNNING
+    running = ExperimentState.RUNNING
     return render(
         visit,
         "tasks.html",
@@ -154,9 +158,9 @@ def _tasks(
             for row in rows
             if origins and row.kind in SHOWN and row.state == running and row.id in allowed
         },
-        stops={row.id for row in rows if "stop" in submissions.asks(row.state)} & allowed,
+        stops={row.id for row in rows if "stop" in queue_entries.asks(row.state)} & allowed,
         state=state,
-        states=[each.value for each in SubmissionState],
+        states=[each.value for each in ExperimentState],
         user=user,
         acts=may_start(visit.caller),
         shows=origins is not None,

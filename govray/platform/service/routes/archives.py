@@ -211,7 +211,7 @@ async def _kept(request: Request, storage: Place, digest: str) -> int | None:
 
 
 def check_there(storage: Place | None, digest: str | None) -> None:
-    """Return if a submission may name this archive: it is there, or this service has no storage.
+    """Return if an experiment may name this archive: it is there, or this service has no storage.
 
     Whether its bytes are whole is looked at when its job starts.
 

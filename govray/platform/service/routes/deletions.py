@@ -24,7 +24,8 @@ from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.experiments import Filter, KnownExperiment, KnownRun
+from govray.platform.service.routes.experiments import KnownExperiment
+from govray.platform.service.routes.runs import Filter, KnownRun
 from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.reach import in_projects
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS

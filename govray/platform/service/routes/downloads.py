@@ -20,7 +20,7 @@ from sqlmodel import Session
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.routes.experiments import KnownRun, numbers
+from govray.platform.service.routes.runs import KnownRun, numbers
 from govray.platform.service.visible.readers import RUN_READERS
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])

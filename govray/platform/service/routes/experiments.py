@@ -1,250 +1,382 @@
-"""Experiments, runs, and what their runs measured and decided.
+"""Experiments: submitting them, what is asked of one (stop, kill, resume, archive), and their tags.
 
-They are for staff, and for who has a role in their project.
+One that was submitted is an entry of the queue, and once it runs its runs are in the index. Both
+have its id. Nothing runs in this process: the reconciler of the cluster takes the entries that
+wait. One that somebody started by hand is in the index alone.
 
-Suppliers and the public have no route here: a run's settings and numbers are its owner's. What a
-corpus was used for, its supplier reads at the corpus.
+For staff to read, and for who has a role in the project. Engineers and admins act, with a token of
+the scope ``write`` (`govray.platform.service.acting.acting.may_act`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import ConfigDict, Field
-from sqlmodel import Session, col, func, select
+from sqlalchemy import literal, null, union_all
+from sqlmodel import Session, col, select
 
-from govray.governance.formats.document import Count, Timestamp
+from govray.governance.submission.submission import PRIORITY
+from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
+from govray.platform.service.acting import acting
+from govray.platform.service.acting.acting import Asked, Ready, Verb
+from govray.platform.service.acting.experiment_check import LONGEST_FILE, NAME
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.problems import not_allowed
+from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
-from govray.platform.service.identity.caller import Role
-from govray.platform.service.identity.pagination import (
-    Listing,
-    PageDep,
-    answers,
-    columns_of,
-    filtered,
-)
+from govray.platform.service.identity.caller import Caller, Role
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
+from govray.platform.service.routes import archives
+from govray.platform.service.routes.runs import Before, Filter, Since, started_between
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import RUN_READERS, reads_runs
-from govray.platform.service.visible.visible_runs import find_experiment, find_run
-from govray.platform.store import tables
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS, reads_runs
+from govray.platform.service.visible.visible_runs import FoundExperiment, find_experiment
+from govray.platform.store import pools, queue_entries, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
-from govray.platform.store.states import CheckpointState, ExperimentState, RunState
+from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.states import ExperimentState
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
-Filter = Annotated[str | None, Query(max_length=200)]
-Since = Annotated[Timestamp | None, Query(description="Those that started then or later.")]
-Before = Annotated[Timestamp | None, Query(description="Those that started earlier.")]
+MOST_RUNS = 500
+"""That an experiment is answered with; `/v1/runs` lists all."""
+DIGEST = "^sha256:[0-9a-f]{64}$"
+ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+_Tag = Annotated[str, Field(max_length=64)]
+_Tags = Annotated[
+    list[_Tag],
+    Field(
+        max_length=MOST_TAGS,
+        description="Words to find it by: letters, digits and `. _ -`; the file's labels without.",
+    ),
+]
+_Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern="^[!-~]{1,128}$",
+        description="Of your choice, new for each experiment. The same request with the same key "
+        "answers the same experiment, and makes no second one.",
+    ),
+]
 
 
-class Experiment(Answer, tables.ExperimentColumns):  # type: ignore[misc]  # two configs
-    """One experiment file, or one search, and what became of it."""
+class NewExperiment(Answer):
+    """An experiment to run: a file, or the fork of another, and what to change in it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: (
+        Annotated[str, Field(max_length=LONGEST_FILE)]
+        | Annotated[dict[str, Any], Field(max_length=256)]
+        | None
+    ) = Field(
+        default=None,
+        description="The experiment file, as its text or as the object that it stands for. With a "
+        "`search` section it is a search.",
+    )
+    fork_of: Annotated[str, Field(pattern=ID)] | None = Field(
+        default=None,
+        description="An experiment, in the place of a file. What you leave out is as it has it.",
+    )
+    set: Annotated[list[_Override], Field(max_length=MOST_OVERRIDES)] = Field(
+        default_factory=list,
+        description="Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.",
+    )
+    project: Annotated[str, Field(pattern=NAME)] | None = Field(
+        default=None,
+        description="The project that it counts for; as the file says, or `default`.",
+    )
+    pool: Annotated[str, Field(pattern=NAME)] | None = Field(
+        default=None,
+        description="The pool of nodes to run in; as the file says, or `default`.",
+    )
+    priority: Annotated[int, Field(ge=-PRIORITY, le=PRIORITY)] | None = Field(
+        default=None,
+        description="Of a pool's queue the highest goes first; as the file says, or 0.",
+    )
+    tags: _Tags = Field(default_factory=list)
+    archive: Annotated[str, Field(pattern=DIGEST)] | None = Field(
+        default=None,
+        description="Digest of a working directory on the cluster's storage; by default the "
+        "cluster's own.",
+    )
+    policy: Annotated[str, Field(pattern=DIGEST)] | None = Field(
+        default=None, description="Digest of the signed depth policy that you expect it to have."
+    )
 
 
-class Run(Answer, tables.RunColumns):  # type: ignore[misc]
-    """One run."""
+class ExperimentItem(Answer):
+    """An experiment. What only a queue says is null of one that was started by hand."""
 
-
-class Metric(Answer):
-    """One number of one step."""
-
-    group: str
+    id: str
+    kind: str = Field(description="`train`, or `tune` for a search.")
     name: str
-    step: int
-    attempt: int
-    value: float | None = Field(default=None, description="null: the number was not finite.")
-    archived: bool = Field(description="A restart or rollback ran the step again.")
-    at: str | None = None
+    project: str
+    user: str
+    state: ExperimentState
+    pool: str | None
+    priority: int | None
+    slots: int | None = Field(description="Workers that it holds while it runs.")
+    position: int | None = Field(
+        default=None,
+        description="Its place in its pool's queue by priority and time, from 1, while it waits. "
+        "A pool that is shared by project may take another first.",
+    )
+    policy: str | None = Field(description="Digest of the depth policy that it has to have.")
+    archive: str | None = Field(description="Digest of its working directory.")
+    forked_from: str | None = Field(description="The experiment that it is a fork of.")
+    job: str | None = Field(description="The cluster's name of its last job.")
+    attempt: int | None = Field(description="Jobs so far.")
+    failures: int | None = Field(description="Jobs that failed since its last progress.")
+    submitted: str = Field(description="Of one by hand: when it started.")
+    started: str | None
+    finished: str | None
+    why: str | None = Field(description="Why it is in its state.")
+    attested: str | None = Field(
+        description="`ATTESTED` or `NOT_ATTESTED`, once an attestor has decided; else null."
+    )
+    not_attested: str | None = Field(description="Why its model was not signed; else null.")
+    archived: bool
+    tags: list[str]
 
 
-class Decision(Answer):
-    """A stop, restart, gate, flag, rollback or refusal."""
+class Experiment(ExperimentItem):
+    """An experiment with its file and its runs."""
 
-    source: str
-    number: int
+    file: str | None = Field(description="As it was sent, or with its overrides.")
+    config: dict[str, Any] | None = Field(description="As its runs read it; null: none is indexed.")
+    description: str = Field(description="One line about it, as its runs read it.")
+    notes: str = Field(description="Text about it, as its runs read it.")
+    storage: str | None = Field(description="Where its runs lie; null: none is indexed.")
+    runs: list[str] = Field(description=f"The first {MOST_RUNS} that are indexed, by their start.")
+
+
+_OF_QUEUE = tuple(each for each in ExperimentItem.model_fields if each not in ("tags", "position"))
+
+
+class PolicyKnown(Answer):
+    """The policy at the place that the file names, as the latest run of this name read it."""
+
+    name: str
+    version: int
+    digest: str
+
+
+class ExperimentCheck(Answer):
+    """What an experiment would take at most, and which policy applies, as far as can be said."""
+
     kind: str
-    at: str | None = None
-    step: int | None = None
-    corpus: str | None = None
-    reason: str
-    evidence: dict[str, Any]
+    name: str
+    project: str
+    pool: str
+    priority: int
+    workers: int = Field(description="Of one run; of an elastic one the most.")
+    slots: int = Field(description="Workers at once, of all runs together.")
+    gpus: float = Field(description="Devices at once.")
+    runs: int = Field(description="1 without a search.")
+    steps: str | None = Field(
+        default=None,
+        description="Of all runs together, if none ends early; null: the run ends with its data.",
+    )
+    rows_per_step: float = Field(description="Of one run, one route stream a profile.")
+    tokens: str | None = Field(default=None, description="Of all runs together; null for images.")
+    worker_hours: float | None = Field(default=None, description="null: not known.")
+    policy_place: str = Field(description="Where the file says that the policy lies.")
+    policy: PolicyKnown | None = Field(
+        default=None, description="null: no run of this name read it there."
+    )
+    unknown: list[str] = Field(description="What cannot be said yet, and why.")
+    file: str = Field(description="The file with the overrides.")
 
 
-class Checkpoint(Answer):
-    """A commit of a run that is whole, or was."""
+class PoolItem(Answer):
+    """A pool of the queue."""
 
-    step: int
-    state: Literal["COMPLETED", "DELETED"]
-    digest: str | None = None
-    bytes: Count
-    at: str | None = None
+    name: str
+    slots: int = Field(description="Workers that it has room for.")
+    labels: dict[str, str] = Field(description="Ray's labels of its nodes; none: all nodes.")
+    folder: bool = Field(description="Whether a run that brings no working directory gets one.")
+
+
+@router.post(
+    "/experiments",
+    status_code=201,
+    dependencies=[SUBMITTERS],
+    responses={
+        201: {"headers": {"Location": {"description": "Its address", "schema": {"type": "string"}}}}
+    },
+)
+def submit_experiment(
+    visit: VisitDep, new: Annotated[NewExperiment, Body()], response: Response, key: Key = None
+) -> Experiment:
+    """Submit an experiment. It is checked against the whole schema first.
+
+    Errors of the file name the line and the field. Nothing runs yet: it waits until the cluster's
+    reconciler has room for it.
+    """
+    archives.check_there(visit.request.app.state.settings.storage, new.archive)
+    row = acting.submit(visit, _asked(new, key))
+    response.headers["Location"] = f"/v1/experiments/{row.id}"
+    return answer(visit, find_experiment(visit.session, visit.caller, row.id))
+
+
+@router.post("/experiments:check", dependencies=[SUBMITTERS])
+def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> ExperimentCheck:
+    """Say what an experiment would take and which policy applies. Nothing is submitted.
+
+    An archive that it names need not be there yet: it is sent when the experiment is submitted.
+    """
+    ready = acting.prepare(visit, _asked(new))
+    return estimate(visit, ready)
 
 
 @router.get("/experiments")
 def experiments(
     visit: VisitDep,
     page: PageDep,
-    state: ExperimentState | None = None,
+    state: Annotated[ExperimentState | None, Query(description="In this state.")] = None,
     project: Filter = None,
     user: Filter = None,
     name: Filter = None,
+    pool: Filter = None,
     tag: Annotated[
-        str | None, Query(max_length=64, description="A tag that they have.", examples=["paper"])
+        str | None, Query(max_length=64, description="With this tag.", examples=["paper"])
     ] = None,
+    archived: Annotated[
+        bool, Query(description="Those that were archived, in place of the others.")
+    ] = False,
     since: Since = None,
     before: Before = None,
-) -> Listing[Experiment]:
-    """The experiments that you may read, the latest first."""
-    row = tables.Experiment
-    statement = select(*columns_of(row, Experiment)).where(visible_runs.experiments(visit.caller))
+) -> Listing[ExperimentItem]:
+    """The experiments that you may read, the latest first, without their files and runs."""
+    e = listed(visit.caller)
+    statement = filtered(
+        select(e),
+        *((e.c.archived, archived), (e.c.state, state), (e.c.project, project)),
+        *((e.c.user, user), (e.c.name, name), (e.c.pool, pool)),
+    )
     if tag is not None:
         tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
-        statement = statement.where(col(row.id).in_(tagged))
-    statement = filtered(
-        statement,
-        *((row.state, state), (row.project, project), (row.user, user), (row.name, name)),
-    )
-    statement = started_between(statement, row.started, since, before)
-    order = (row.started, row.id)
-    return page.listing(visit.session, statement, order, answers(Experiment), descending=True)
+        statement = statement.where(e.c.id.in_(tagged))
+    statement = started_between(statement, e.c.submitted, since, before)
+    order = (e.c.submitted, e.c.id)
+    rows, following = page.rows(visit.session, statement, order, descending=True)
+    places = queue_entries.places(visit.session, [row.id for row in rows])
+    tags = tags_of(visit.session, [row.id for row in rows])
+    items = [
+        ExperimentItem(**row._mapping, position=places.get(row.id), tags=tags.get(row.id, []))
+        for row in rows
+    ]
+    return Listing(items=items, next=following)
 
 
-def started_between(statement: Any, started: Any, since: str | None, before: str | None) -> Any:
-    """The statement with the bounds that are given; times are texts that sort."""
-    if since is not None:
-        statement = statement.where(col(started) >= since)
-    return statement if before is None else statement.where(col(started) < before)
+def listed(caller: Caller) -> Any:
+    """The experiments that the caller may read: a row each, of the queue and of the index."""
+    q, e = tables.QueueEntry, tables.Experiment
+    other: dict[str, Any] = {"submitted": col(e.started), "archived": literal(False)}
+    by_hand = [
+        other.get(name, getattr(e, name, null())).label(name)  # what the queue alone says
+        for name in _OF_QUEUE
+    ]
+    return union_all(
+        select(*(col(getattr(q, name)) for name in _OF_QUEUE)).where(
+            col(q.kind).in_(RUN_KINDS), visible_runs.entries(caller)
+        ),
+        select(*by_hand).where(
+            col(e.id).not_in(select(col(q.id))), visible_runs.experiments(caller)
+        ),
+    ).subquery()
 
 
-def known_experiment(visit: VisitDep, experiment: str) -> tables.Experiment:
+@router.get("/pools")
+def list_pools(visit: VisitDep) -> Listing[PoolItem]:
+    """The pools of the queue; none where nobody has worked it off yet."""
+    items = [PoolItem.model_validate(each) for each in pools.stated(visit.session)]
+    return Listing(items=items, next=None)
+
+
+def known_experiment(visit: VisitDep, experiment: str) -> FoundExperiment:
     return find_experiment(visit.session, visit.caller, experiment)
 
 
-KnownExperiment = Annotated[tables.Experiment, Depends(known_experiment)]
+KnownExperiment = Annotated[FoundExperiment, Depends(known_experiment)]
 
 
 @router.get("/experiments/{experiment}")
-def experiment(known: KnownExperiment) -> Experiment:
-    """One experiment."""
-    return Experiment.model_validate(known)
+def experiment(visit: VisitDep, known: KnownExperiment) -> Experiment:
+    """One experiment, with its file, its runs, its place in the queue, and why it is in its
+    state."""
+    return answer(visit, known)
 
 
-@router.get("/runs")
-def runs(
-    visit: VisitDep,
-    page: PageDep,
-    experiment: Filter = None,
-    state: RunState | None = None,
-    policy: Filter = None,
-    since: Since = None,
-    before: Before = None,
-) -> Listing[Run]:
-    """The runs that you may read, the latest first."""
-    row = tables.Run
-    statement = filtered(
-        select(*columns_of(row, Run)).where(visible_runs.runs(visit.caller)),
-        *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
+VERBS: dict[Verb, str] = {
+    "stop": "Stop it after its current step and a commit. What waits leaves the queue.",
+    "kill": "End it at once. Steps since its last checkpoint are lost.",
+    "resume": "Put what was stopped, killed or failed back into the queue, to go on from its "
+    "commit.",
+    "archive": "Take what has ended out of the list. Nothing is deleted.",
+    "unarchive": "Put it back into the list.",
+}
+"""What is asked of an experiment or a task → what it does."""
+
+
+def _asks(verb: Verb, says: str) -> None:
+    @router.post(
+        f"/experiments/{{experiment}}:{verb}",
+        name=verb,
+        description=says,
+        dependencies=[SUBMITTERS],
     )
-    statement = started_between(statement, row.started, since, before)
-    order = (row.started, row.id)
-    return page.listing(visit.session, statement, order, answers(Run), descending=True)
+    def act(visit: VisitDep, known: KnownExperiment) -> Experiment:
+        return answer(visit, ask(visit, known, verb))
 
 
-def known_run(visit: VisitDep, run: str) -> tables.Run:
-    return find_run(visit.session, visit.caller, run)
+for _verb, _says in VERBS.items():
+    _asks(_verb, _says)
 
 
-KnownRun = Annotated[tables.Run, Depends(known_run)]
+def ask(visit: Visit, known: FoundExperiment, verb: Verb) -> FoundExperiment:
+    """Ask this of an experiment. Raises `Refused`: its state does not allow it. 409: no queue
+    knows it."""
+    if known.entry is None:
+        raise refused(
+            f"{known.id} was started by hand, and no queue can {verb} it",
+            f"Where its folder lies, say govray runs {verb} FOLDER",
+        )
+    return FoundExperiment(acting.ask(visit, known.id, verb), known.indexed)
 
 
-@router.get("/runs/{run}")
-def run(known: KnownRun) -> Run:
-    """One run."""
-    return Run.model_validate(known)
-
-
-@router.get("/runs/{run}/metrics")
-def metrics(
-    session: SessionDep,
-    known: KnownRun,
-    page: PageDep,
-    group: Filter = None,
-    name: Filter = None,
-    archived: Annotated[
-        bool, Query(description="Also what a restart or rollback superseded.")
-    ] = False,
-) -> Listing[Metric]:
-    """What a run measured, by group, name and step."""
-    statement, order = numbers(session, known.id, group, name, archived=archived)
-    return page.listing(session, statement, order, answers(Metric))
-
-
-def numbers(
-    session: Session, run: str, group: str | None, name: str | None, *, archived: bool
-) -> tuple[Any, tuple[Any, ...]]:
-    """The numbers of a run by these filters, and the columns that tell two of them apart. With
-    one that all have alike, the index could not go on at a step.
-
-    Args:
-        archived: Those that a restart superseded too.
-    """
-    m = tables.Metric
-    if name is not None and group is None:
-        group = _only_group(session, run, name)
-    statement = filtered(
-        select(*columns_of(m, Metric)).where(m.run == run),
-        *((m.group, group), (m.name, name), (m.archived, None if archived else False)),
+def answer(visit: Visit, known: FoundExperiment) -> Experiment:
+    """An experiment as it is answered: what the queue says of it, and what the index does."""
+    session, entry, indexed, t = visit.session, known.entry, known.indexed, tables.Run
+    given = entry.model_dump(include={*_OF_QUEUE}) if entry else _by_hand(indexed)
+    runs = select(col(t.id)).where(col(t.experiment) == known.id, col(t.replay_of).is_(None))
+    return Experiment(
+        **given,
+        position=queue_entries.places(session, [known.id]).get(known.id),
+        tags=tags_of(session, [known.id]).get(known.id, []),
+        file=entry.config if entry else None,
+        config=indexed.config if indexed else None,
+        description=indexed.description if indexed else "",
+        notes=indexed.notes if indexed else "",
+        storage=indexed.storage if indexed else None,
+        runs=session.exec(runs.order_by(col(t.started), col(t.id)).limit(MOST_RUNS)).all(),
     )
-    open_ = [column for column, given in ((m.group, group), (m.name, name)) if given is None]
-    return statement, (*open_, m.step, m.attempt)
 
 
-_MOST_GROUPS = 32
-
-
-def _only_group(session: Session, run: str, name: str) -> str | None:
-    """The group of all numbers of this name, if it is one of a few. The index has the group first.
-    Without it a million numbers would be looked through for each page."""
-    m = tables.Metric
-    found: list[str] = []
-    group: str | None = None
-    for _ in range(_MOST_GROUPS):
-        following = select(func.min(col(m.group))).where(m.run == run)
-        if group is not None:
-            following = following.where(col(m.group) > group)
-        if (group := session.scalar(following)) is None:
-            return found[0] if len(found) == 1 else None
-        of_name = select(m.step).where(m.run == run, m.group == group, m.name == name)
-        if session.scalar(of_name.limit(1)) is not None:
-            found.append(group)
-    return None
-
-
-@router.get("/runs/{run}/decisions")
-def decisions(
-    session: SessionDep, known: KnownRun, page: PageDep, kind: Filter = None
-) -> Listing[Decision]:
-    """What was decided during a run, and why."""
-    row = tables.Decision
-    statement = filtered(select(row).where(row.run == known.id), (row.kind, kind))
-    return page.listing(session, statement, (row.source, row.number), Decision.model_validate)
-
-
-@router.get("/runs/{run}/checkpoints")
-def checkpoints(session: SessionDep, known: KnownRun, page: PageDep) -> Listing[Checkpoint]:
-    """A run's checkpoints. One that is being written, or failed, is not among them."""
-    row = tables.Checkpoint
-    whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
-    statement = select(row).where(row.run == known.id, col(row.state).in_(whole))
-    return page.listing(session, statement, (row.step,), Checkpoint.model_validate)
+def _by_hand(row: tables.Experiment | None) -> dict[str, Any]:
+    assert row is not None  # one of both is there
+    given = dict.fromkeys(_OF_QUEUE) | row.model_dump(include={*_OF_QUEUE})
+    return given | {"submitted": row.started, "archived": False}
 
 
 TAGGING: tuple[Role, ...] = ("admin", "engineer")
@@ -254,13 +386,13 @@ TAGGERS = Depends(require(*TAGGING, scope="write", bound=reads_runs))
 """What a route demands beside `check_tagging`."""
 
 
-def may_tag(visit: Visit, experiment: tables.Experiment) -> bool:
+def may_tag(visit: Visit, experiment: FoundExperiment) -> bool:
     """Whether the caller may put tags on the experiment: who may submit in its project."""
     project = visit.session.get(tables.Project, experiment.project)
     return may(visit.caller, "submit", project, at=visit.at)
 
 
-def check_tagging(visit: Visit, experiment: tables.Experiment) -> None:
+def check_tagging(visit: Visit, experiment: FoundExperiment) -> None:
     """Return if the caller may put tags on the experiment."""
     if not may_tag(visit, experiment):
         raise not_allowed(
@@ -302,3 +434,31 @@ def tag(session: Session, audit: Audit, experiment: str, tags: list[str]) -> lis
     audit.write(session, "experiment.tag", experiment, {"tags": " ".join(kept)})
     session.commit()
     return kept
+
+
+def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
+    """What a checked experiment would take, and the policy as the store knows it."""
+    facts = ready.facts
+    known = acting.last_policy(visit.session, visit.caller, facts.name, facts.policy)
+    unknown = list(facts.unknown)
+    if known is None:
+        unknown.append("the policy: no run of this name is indexed that read it at this place")
+    same = ("kind", "name", "workers", "slots", "gpus", "rows_per_step")
+    return ExperimentCheck(
+        **{each: getattr(facts, each) for each in same},
+        project=ready.project,
+        pool=ready.pool,
+        priority=ready.priority,
+        runs=facts.trials,
+        steps=None if facts.steps is None else str(facts.steps),
+        tokens=None if facts.tokens is None else str(facts.tokens),
+        policy_place=facts.policy,
+        policy=PolicyKnown.model_validate(known) if known else None,
+        unknown=unknown,
+        file=ready.text,
+    )
+
+
+def _asked(new: NewExperiment, key: str | None = None) -> Asked:
+    same = new.model_dump(exclude={"set", "tags"})
+    return Asked(**same, overrides=tuple(new.set), tags=tuple(new.tags), key=key)

@@ -21,9 +21,9 @@ from govray.platform.service.http.file_answer import FileAnswer
 from govray.platform.service.http.problems import MEDIA_TYPE, not_found
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.experiments import KnownRun
 from govray.platform.service.routes.live_metrics import Streams
 from govray.platform.service.routes.pins import Step
+from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.given_files import (
     Allowed,
     GivenFile,

@@ -28,10 +28,10 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import Caller, CallerDep
-from govray.platform.service.routes.experiments import KnownRun
+from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
-from govray.platform.store.states import RunState
+from govray.platform.store.queue_entries import goes_on
 from govray.platform.store.tables import Metric, Run
 
 MOST_OF_ONE = 12
@@ -41,7 +41,6 @@ MAX_SECONDS = 600.0
 MAX_ROWS = 5_000
 """Rows of one poll; the rest come with the next."""
 
-GOING = (RunState.ACTIVE, RunState.STOPPING, RunState.PAUSED)
 _POSITION = re.compile(r"(\d{1,9})\.(\d{1,15})\.(\d{1,6})")
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
@@ -110,14 +109,14 @@ async def stream(
     position = read_position(last_event_id)
     async for _ in turns(request, known.id, MAX_SECONDS):
         # The state first: what was written before the run ended is then surely read.
-        state, rows = await run_in_threadpool(_poll, engine, known.id, position)
+        ended, rows = await run_in_threadpool(_poll, engine, known.id, position)
         for event, reached in events(rows, position):
             yield event
             position = reached
         if len(rows) >= MAX_ROWS:
             continue
-        if state not in GOING:
-            yield ServerSentEvent(event="end", data={"state": state})
+        if ended is not None:
+            yield ServerSentEvent(event="end", data={"state": ended})
             return
         await asyncio.sleep(POLL_SECONDS)
 
@@ -128,16 +127,18 @@ def read_position(text: str | None) -> Position:
     return (int(form[1]), int(form[2]), int(form[3])) if form else (0, 0, 0)
 
 
-def _poll(engine: Engine, run: str, position: Position) -> tuple[str, Sequence[Metric]]:
+def _poll(engine: Engine, run: str, position: Position) -> tuple[str | None, Sequence[Metric]]:
+    """The state of a run that goes on no more, and what follows from a position on."""
     with Session(engine) as session:
-        state = session.exec(select(Run.state).where(Run.id == run)).one_or_none()
+        known = session.get(Run, run)
+        ended = None if known and goes_on(session, known) else known.state if known else "DELETED"
         rows = session.exec(
             select(Metric)
             .where(Metric.run == run, tuple_(Metric.attempt, Metric.step) >= position[:2])
             .order_by(col(Metric.attempt), col(Metric.step), col(Metric.group), col(Metric.name))
             .limit(MAX_ROWS)
         ).all()
-    return state or "DELETED", rows
+    return ended, rows
 
 
 def events(

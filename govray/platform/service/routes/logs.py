@@ -22,11 +22,12 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.routes.experiments import KnownRun
-from govray.platform.service.routes.live_metrics import GOING, MAX_SECONDS, slot
+from govray.platform.service.routes.live_metrics import MAX_SECONDS, slot
+from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store import run_logs
+from govray.platform.store.queue_entries import goes_on
 from govray.platform.store.tables import Experiment, Run
 
 POLL_SECONDS = 1.0
@@ -170,4 +171,4 @@ def _poll(engine: Engine, run: str, name: str, at: int) -> tuple[bool, run_logs.
     with Session(engine) as session:
         # The state first: what was written before the run ended is then surely read.
         row = session.exec(select(Run).where(Run.id == run)).one()
-        return row.state in GOING, part_of(session, row, name, start=at, lines=MOST_LINES)
+        return goes_on(session, row), part_of(session, row, name, start=at, lines=MOST_LINES)

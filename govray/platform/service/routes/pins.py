@@ -18,8 +18,8 @@ from govray.platform.service.http.problems import Problem, not_allowed, not_foun
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.experiments import KnownRun
 from govray.platform.service.routes.logs import folder_of
+from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState

@@ -188,7 +188,7 @@ def settings(visit: VisitDep, project: PlaceName) -> Settings:
 def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Settings:
     """Replace a project's config policy. For its admins.
 
-    The body is the policy itself, as `settings` of the answer has it. Submissions that wait already
+    The body is the policy itself, as `settings` of the answer has it. Experiments that wait already
     keep what they were accepted with.
     """
     row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
@@ -209,7 +209,7 @@ def _project(visit: Visit, row: tables.Project) -> Project:
 
 
 def _is_used(session: SessionDep, project: str) -> bool:
-    e, s = tables.Experiment, tables.Submission
+    e, s = tables.Experiment, tables.QueueEntry
     queries = (
         select(col(e.id)).where(col(e.project) == project),
         select(col(s.id)).where(col(s.project) == project),

@@ -20,25 +20,25 @@ from sqlmodel import col, select
 
 from govray import traces
 from govray.platform.service.acting import acting, project_rules
-from govray.platform.service.acting.acting import Act
+from govray.platform.service.acting.acting import Act, Verb
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, refused
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.routes.submissions import DIGEST, Key
+from govray.platform.service.routes.experiments import DIGEST, VERBS, Key
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.lookup import absent
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
-from govray.platform.service.visible.visible_runs import submissions as readable
-from govray.platform.store import submissions
+from govray.platform.service.visible.visible_runs import entries, reads_file
+from govray.platform.store import queue_entries
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import TaskKind
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import LONGEST_CONFIG
-from govray.platform.store.tables import Submission
+from govray.platform.store.queue_entries import LONGEST_CONFIG
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS, SHOWN, read_task
 
 router = APIRouter(tags=["tasks"])
@@ -65,13 +65,18 @@ class Task(Answer):
     name: str
     project: str
     user: str
-    state: SubmissionState
+    state: ExperimentState
     pool: str
     submitted: str
     started: str | None
     finished: str | None
     why: str | None
     shown: bool = Field(description="Whether it can be opened: it answers over HTTP while it runs.")
+    file: str | None = Field(
+        default=None,
+        description="For who submitted it, and for engineers and admins of its project. A listing "
+        "leaves it out.",
+    )
 
 
 class NewTask(Body):
@@ -109,9 +114,9 @@ def list_tasks(
     ] = None,
 ) -> Listing[Task]:
     """The tasks that you may see, the newest first."""
-    statement = select(Submission).where(col(Submission.kind).in_(KINDS), readable(visit.caller))
-    statement = filtered(statement, (Submission.user, user))
-    order = (Submission.submitted, Submission.id)
+    statement = select(QueueEntry).where(col(QueueEntry.kind).in_(KINDS), entries(visit.caller))
+    statement = filtered(statement, (QueueEntry.user, user))
+    order = (QueueEntry.submitted, QueueEntry.id)
     return page.listing(visit.session, statement, order, _shown, descending=True)
 
 
@@ -138,7 +143,7 @@ def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
     )
     acting.may_act(visit, new.project, Act(verb="submit", what="tasks"))
     with traces.span("submission") as span:
-        row = submissions.submit(
+        row = queue_entries.submit(
             visit.session,
             kind=task.kind,
             name=new.name,
@@ -152,7 +157,7 @@ def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
             request=request,
             trace=span.traceparent,
         )
-        span.set(govray_submission=row.id, govray_kind=row.kind)
+        span.set(govray_task=row.id, govray_kind=row.kind)
     visit.session.commit()
     return _shown(row)
 
@@ -160,7 +165,24 @@ def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
 @router.get("/tasks/{task}", dependencies=[RUN_READERS])
 def get_task(visit: VisitDep, task: _TaskId) -> Task:
     """One task."""
-    return _shown(find_task(visit, task))
+    row = find_task(visit, task)
+    file = row.config if reads_file(visit.session, visit.caller, row) else None
+    return _shown(row).model_copy(update={"file": file})
+
+
+def _asks(verb: Verb, says: str) -> None:
+    @router.post(
+        f"/tasks/{{task}}:{verb}",
+        name=verb,
+        description=says,
+        dependencies=[SUBMITTERS],
+    )
+    def act(visit: VisitDep, task: _TaskId) -> Task:
+        return _shown(acting.ask(visit, find_task(visit, task).id, verb))
+
+
+for _verb, _says in VERBS.items():
+    _asks(_verb, _says)
 
 
 @router.post("/tasks/{task}:open", dependencies=[SUBMITTERS])
@@ -191,11 +213,11 @@ def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
     return OpenedTask(url=url, seconds=ENTRY_SECONDS)
 
 
-def find_task(visit: Visit, task: str) -> Submission:
+def find_task(visit: Visit, task: str) -> QueueEntry:
     """The task, if the caller may see it. Raises 404."""
     row = visit.session.exec(
-        select(Submission).where(
-            col(Submission.id) == task, col(Submission.kind).in_(KINDS), readable(visit.caller)
+        select(QueueEntry).where(
+            col(QueueEntry.id) == task, col(QueueEntry.kind).in_(KINDS), entries(visit.caller)
         )
     ).one_or_none()
     if row is None:
@@ -203,7 +225,7 @@ def find_task(visit: Visit, task: str) -> Submission:
     return row
 
 
-def _shown(row: Submission) -> Task:
+def _shown(row: QueueEntry) -> Task:
     return Task.model_validate(
         {**row.model_dump(include=set(Task.model_fields)), "shown": row.kind in SHOWN}
     )

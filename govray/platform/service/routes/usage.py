@@ -25,7 +25,7 @@ class Used(Answer):
     """What one project, user, pool or workspace used."""
 
     name: str
-    submissions: int = Field(description="Entries of the queue that were made.")
+    submitted: int = Field(description="Experiments and tasks that were put in the queue.")
     runs: int
     worker_hours: float
     accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
@@ -42,13 +42,13 @@ class Usage(Answer):
 
 Since = Annotated[
     Timestamp | None,
-    Query(description="Runs that started, and submissions made, then or later."),
+    Query(description="Runs that started, and what was submitted, then or later."),
 ]
 
 
 @router.get("/usage")
 def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
-    """Accelerator-hours, bytes, submissions and attested artifacts, of what you may read.
+    """Accelerator-hours, bytes, what was submitted and attested artifacts, of what you may read.
 
     A project that nobody made is in no workspace, and counts for the name ``-`` there. So does what
     ran by hand or by a script, among pools.
@@ -59,7 +59,7 @@ def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
         by=by,
         since=since,
         experiments=in_projects(visit.caller, tables.Experiment.project),
-        submissions=in_projects(visit.caller, tables.Submission.project),
+        entries=in_projects(visit.caller, tables.QueueEntry.project),
     )
     return Usage(by=by, items=[Used.model_validate(each) for each in rows])
 
@@ -72,7 +72,7 @@ def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
             "description": "One name a line.",
             "content": {
                 "text/csv": {
-                    "example": "project,submissions,runs,workerHours,acceleratorHours,bytes,"
+                    "example": "project,submitted,runs,workerHours,acceleratorHours,bytes,"
                     "attested\r\nvision,4,9,12.5,25.0,1024,3\r\n"
                 }
             },

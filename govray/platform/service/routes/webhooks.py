@@ -77,7 +77,7 @@ class Happened(Answer):
 
     id: str
     kind: str
-    subject: str = Field(description="The run, experiment, submission, corpus or attestation.")
+    subject: str = Field(description="The run, experiment, task, corpus or attestation.")
     at: str
     noticed: str
     project: str | None = None

@@ -32,9 +32,9 @@ from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.tokens import digest
 from govray.platform.service.tasks import tickets
 from govray.platform.service.tasks.headers import COOKIE, cookies
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.submissions import ENDED
-from govray.platform.store.tables import Submission
+from govray.platform.store.queue_entries import ENDED
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.endpoint import Ended, Endpoint, read_endpoint
 
 REMEMBERED = 2.0
@@ -125,12 +125,12 @@ class TaskGate:
 
     def _find(self, task: str) -> Endpoint:
         with Session(self._engine) as session:
-            return answering(session.get(Submission, task), self.origins)
+            return answering(session.get(QueueEntry, task), self.origins)
 
 
-def answering(row: Submission | None, origins: TaskOrigins) -> Endpoint:
+def answering(row: QueueEntry | None, origins: TaskOrigins) -> Endpoint:
     """Where a task answers, if the proxy connects to it. Raises `Problem`: why not."""
-    state = row.state if row else SubmissionState.ERROR
+    state = row.state if row else ExperimentState.ERROR
     if row is None or state in ENDED:
         raise _gone(f"This task has ended: {state.value.lower()}")
     try:
@@ -163,9 +163,9 @@ def answering(row: Submission | None, origins: TaskOrigins) -> Endpoint:
     return found
 
 
-def _of_earlier_start(row: Submission, found: Endpoint | Ended | None) -> bool:
+def _of_earlier_start(row: QueueEntry, found: Endpoint | Ended | None) -> bool:
     """Whether a job wrote it that another follows: the task gave way, or its node was lost."""
-    if row.state is SubmissionState.QUEUED:
+    if row.state is ExperimentState.QUEUED:
         return True
     return isinstance(found, Ended) and row.started is not None and found.at < row.started
 

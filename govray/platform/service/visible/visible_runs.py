@@ -1,17 +1,20 @@
-"""What a caller may read of experiments, runs, submissions, and what was done to them."""
+"""What a caller may read of experiments, runs, entries of the queue, and what was done to them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.lookup import Finder
+from govray.platform.service.visible.lookup import Finder, absent
 from govray.platform.service.visible.reach import in_projects, of_runs
 from govray.platform.service.visible.readers import watches
 from govray.platform.store import tables
 from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.states import ExperimentState
 
 
 def experiments(caller: Caller) -> ColumnElement[bool]:
@@ -24,20 +27,20 @@ def runs(caller: Caller) -> ColumnElement[bool]:
     return of_runs(caller, tables.Run.id, "view")
 
 
-def submissions(caller: Caller) -> ColumnElement[bool]:
-    """Condition on `Submission`: those that the caller may read."""
-    return in_projects(caller, tables.Submission.project)
+def entries(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `QueueEntry`: those that the caller may read."""
+    return in_projects(caller, tables.QueueEntry.project)
 
 
-def reads_file(session: Session, caller: Caller, row: tables.Submission) -> bool:
-    """Whether the caller may read the file of a submission that it may read.
+def reads_file(session: Session, caller: Caller, row: tables.QueueEntry) -> bool:
+    """Whether the caller may read the file of an entry that it may read.
 
     An experiment's file is in its run's record, for all who read that. A task's file has the words
     of a command: for who submitted it, and who may submit in its project.
     """
     if row.kind in RUN_KINDS or row.user == caller.name:
         return True
-    s = tables.Submission
+    s = tables.QueueEntry
     found = select(col(s.id)).where(
         col(s.id) == row.id, in_projects(caller, s.project, "task-file")
     )
@@ -49,7 +52,7 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
     Entries of reads name addresses, not places: they are for auditors of the organisation."""
     if watches(caller):
         return true()
-    p, s, w = tables.Project, tables.Submission, tables.Workspace
+    p, s, w = tables.Project, tables.QueueEntry, tables.Workspace
     found = places(caller, "audit")
     spaces = col(w.name).in_(sorted(found["workspace"])) if not found["organisation"] else true()
     subject = col(tables.AuditEntry.subject)
@@ -65,6 +68,72 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
 
 
 _SEE = "See the list of {}s".format
-find_experiment = Finder("experiment", tables.Experiment, "id", experiments, _SEE("experiment"))
-find_run = Finder("run", tables.Run, "id", runs, _SEE("run"))
-find_submission = Finder("submission", tables.Submission, "id", submissions, _SEE("submission"))
+find_entry = Finder("entry", tables.QueueEntry, "id", entries, "See the queue")
+
+
+@dataclass(frozen=True)
+class FoundExperiment:
+    """An experiment by what is known of it: an entry of the queue, rows of the index, or both."""
+
+    entry: tables.QueueEntry | None
+    indexed: tables.Experiment | None
+
+    @property
+    def _known(self) -> tables.QueueEntry | tables.Experiment:
+        known = self.entry or self.indexed
+        assert known is not None
+        return known
+
+    @property
+    def id(self) -> str:
+        return self._known.id
+
+    @property
+    def name(self) -> str:
+        return self._known.name
+
+    @property
+    def project(self) -> str:
+        return self._known.project
+
+    @property
+    def user(self) -> str:
+        return self._known.user
+
+    @property
+    def state(self) -> ExperimentState:
+        """What the queue says counts, for it knows before a run does."""
+        return self._known.state
+
+
+def find_experiment(session: Session, caller: Caller, name: str) -> FoundExperiment:
+    """The experiment of this id. Raises 404, as `absent` says it."""
+    found = _experiment(session, caller, name)
+    if found is None:
+        run = _run(session, caller, name)
+        do = f"This is a run, of the experiment {run.experiment}" if run else _SEE("experiment")
+        raise absent(caller, "experiment", name, do)
+    return found
+
+
+def find_run(session: Session, caller: Caller, name: str) -> tables.Run:
+    """The run of this id. Raises 404, as `absent` says it."""
+    found = _run(session, caller, name)
+    if found is None:
+        above = _experiment(session, caller, name)
+        do = f"This is an experiment; see /v1/experiments/{name}" if above else _SEE("run")
+        raise absent(caller, "run", name, do)
+    return found
+
+
+def _experiment(session: Session, caller: Caller, name: str) -> FoundExperiment | None:
+    q, e = tables.QueueEntry, tables.Experiment
+    of_queue = select(q).where(col(q.id) == name, col(q.kind).in_(RUN_KINDS), entries(caller))
+    of_index = select(e).where(col(e.id) == name, experiments(caller))
+    entry, indexed = session.scalar(of_queue), session.scalar(of_index)
+    return FoundExperiment(entry, indexed) if entry or indexed else None
+
+
+def _run(session: Session, caller: Caller, name: str) -> tables.Run | None:
+    r = tables.Run
+    return session.scalar(select(r).where(col(r.id) == name, runs(caller)))

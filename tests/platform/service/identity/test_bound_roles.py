@@ -84,7 +84,7 @@ def leaks(held: Places, kinds: tuple[str, ...]) -> list[str]:
                 *((each, model, "none", reads) for each in MODEL_ADDRESSES),
                 *((each, digest, NOWHERE, reads) for each in DIGEST_ADDRESSES),
                 *((each, project, "none", own_run) for each in PROJECT_ADDRESSES),
-                ("/v1/submissions/{}", held.submissions[project], "none", own_run),
+                ("/v1/experiments/{}", held.entries[project], "none", own_run),
             ]
             for address, there, nowhere, allowed in asked:
                 headers = {} if address.startswith("/v1/") else PAGE
@@ -113,7 +113,7 @@ def test_without_the_condition_on_projects_elsewhere_is_read(
     for module in (reach, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
-    for address in ("/v1/experiments", "/v1/runs", "/v1/attestations", "/v1/submissions"):
+    for address in ("/v1/experiments", "/v1/runs", "/v1/attestations"):
         assert any(address in each for each in found), address
 
 
@@ -132,9 +132,10 @@ def test_listings_have_what_the_caller_reads_and_no_more(held: Places, kind: str
         return {item[name] for item in answer.json()["items"]}
 
     public = {held.library.digest("narrow")}
-    assert listed("/experiments", "id") == {f"e-{each}" for each in runs}
+    assert listed("/experiments", "id") == {f"e-{each}" for each in runs} | {
+        held.entries[each] for each in projects
+    }
     assert listed("/runs", "id") == {f"run-{each}" for each in runs}
-    assert listed("/submissions", "project") == projects
     assert listed("/attestations", "digest") == public | {held.library.digest(m) for m in reads}
     assert listed("/models", "name") == reads | {"narrow"}
     assert listed("/projects", "name") >= projects
@@ -178,7 +179,7 @@ def test_an_auditor_of_a_project_reads_its_entries_and_no_others(held: Places) -
     service = held.library.service
     told = service.client("bound-auditor").get("/v1/audit").json()["items"]
     subjects = {each["subject"] for each in told}
-    assert subjects == {"project vision", held.submissions["vision"]}
+    assert subjects == {"project vision", held.entries["vision"]}
     assert service.client("viewer").get("/v1/audit").status_code == 403
     for kind, some in (("auditor", True), ("bound-auditor", False)):
         asked = service.client(kind).get("/v1/audit?subject=project%20payroll")

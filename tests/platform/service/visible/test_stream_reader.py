@@ -97,7 +97,7 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
             watched.clock[0] += timedelta(seconds=REMEMBERED)
         going = polls < POLLS
         if address.startswith("metrics"):
-            return RunState.ACTIVE if going else RunState.CANCELED, []
+            return None if going else RunState.KILLED, []
         return going, None
 
     for module in (live_metrics, logs):

@@ -8,14 +8,15 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, select
 
-from govray.platform.store import leases, submissions
+from govray.platform.store import leases, queue_entries
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import AuditEntry, Submission
+from govray.platform.store.experiment_tags import tags_of
+from govray.platform.store.states import ExperimentState
+from govray.platform.store.tables import AuditEntry, QueueEntry
 from tests.support.databases import on_both
 
 ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z", token="t1")
-S = SubmissionState
+S = ExperimentState
 
 
 @pytest.fixture
@@ -24,9 +25,9 @@ def session(store: Engine) -> Iterator[Session]:
         yield opened
 
 
-def put(session: Session, **more: object) -> Submission:
+def put(session: Session, **more: object) -> QueueEntry:
     settings = {"kind": "train", "name": "gpt", "project": "default", "config": "a: 1", "slots": 2}
-    row = submissions.submit(session, **{**settings, **more}, by=ADA)  # type: ignore[arg-type]
+    row = queue_entries.submit(session, **{**settings, **more}, by=ADA)  # type: ignore[arg-type]
     session.commit()
     return row
 
@@ -35,15 +36,11 @@ def put(session: Session, **more: object) -> Submission:
 def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Session) -> None:
     first, second = put(session), put(session, tags=["b", "a", "b"])
     assert first.id != second.id
-    assert (first.user, first.token, first.state, second.tags) == (
-        "ada",
-        "t1",
-        S.QUEUED,
-        ["a", "b"],
-    )
-    waiting = {row.id for row in submissions.waiting(session)}
+    assert (first.user, first.token, first.state) == ("ada", "t1", S.QUEUED)
+    assert tags_of(session, [first.id, second.id]) == {second.id: ["a", "b"]}
+    waiting = {row.id for row in queue_entries.waiting(session)}
     assert waiting == {first.id, second.id}
-    assert submissions.holding(session) == []
+    assert queue_entries.holding(session) == []
     entries = session.exec(select(AuditEntry)).all()
     assert [entry.subject for entry in entries] == [first.id, second.id]
 
@@ -52,14 +49,14 @@ def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Ses
 def test_of_two_that_start_one_entry_one_is_told_no(store: Engine, session: Session) -> None:
     row = put(session)
     with Session(store) as other:
-        same = other.get(Submission, row.id)
+        same = other.get(QueueEntry, row.id)
         assert same is not None
-        assert submissions.move(other, same, S.RUNNING, changes={"attempt": 1, "job": "j-1"})
+        assert queue_entries.move(other, same, S.RUNNING, changes={"attempt": 1, "job": "j-1"})
         other.commit()
-    assert not submissions.move(session, row, S.RUNNING, changes={"attempt": 1, "job": "j-2"})
+    assert not queue_entries.move(session, row, S.RUNNING, changes={"attempt": 1, "job": "j-2"})
     session.commit()
     assert (row.state, row.job) == (S.RUNNING, "j-1")
-    assert [each.id for each in submissions.holding(session)] == [row.id]
+    assert [each.id for each in queue_entries.holding(session)] == [row.id]
 
 
 def test_a_change_meant_for_an_earlier_attempt_does_nothing(
@@ -67,15 +64,15 @@ def test_a_change_meant_for_an_earlier_attempt_does_nothing(
 ) -> None:
     """It ran, died and runs again; who saw the first attempt says that it has completed."""
     row = put(session)
-    submissions.move(session, row, S.RUNNING, changes={"attempt": 1})
+    queue_entries.move(session, row, S.RUNNING, changes={"attempt": 1})
     session.commit()
     with Session(store) as other:
-        same = other.get(Submission, row.id)
+        same = other.get(QueueEntry, row.id)
         assert same is not None
-        submissions.move(other, same, S.QUEUED)
-        submissions.move(other, same, S.RUNNING, changes={"attempt": 2})
+        queue_entries.move(other, same, S.QUEUED)
+        queue_entries.move(other, same, S.RUNNING, changes={"attempt": 2})
         other.commit()
-    assert not submissions.move(session, row, S.COMPLETED)
+    assert not queue_entries.move(session, row, S.COMPLETED)
     assert (row.state, row.attempt) == (S.RUNNING, 2)
 
 
@@ -93,15 +90,15 @@ def test_a_change_meant_for_an_earlier_attempt_does_nothing(
     ],
 )
 def test_what_people_may_ask(
-    session: Session, walk: list[SubmissionState], asked: str, after: SubmissionState
+    session: Session, walk: list[ExperimentState], asked: str, after: ExperimentState
 ) -> None:
     row = put(session)
     for state in walk:
-        assert submissions.move(session, row, state)
-    submissions.ask(session, row, asked, by=ADA)
+        assert queue_entries.move(session, row, state)
+    queue_entries.ask(session, row, asked, by=ADA)
     session.commit()
     assert row.state is after
-    assert (row.finished is not None) == (after in submissions.ENDED)
+    assert (row.finished is not None) == (after in queue_entries.ENDED)
 
 
 @on_both

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, update
@@ -23,14 +23,15 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.platform.store import tables
 from govray.platform.store.audit_log import ChangedBy, log
-from govray.platform.store.experiment_tags import check_tags
-from govray.platform.store.states import SUBMISSION, SubmissionState, step
-from govray.platform.store.tables import Submission
+from govray.platform.store.experiment_tags import replace_tags
+from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.states import EXPERIMENT, ExperimentState, RunState, step
+from govray.platform.store.tables import QueueEntry
 
 LONGEST_CONFIG = 1 << 18
 """Characters of an experiment file."""
 
-_S = SubmissionState
+_S = ExperimentState
 HELD = frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.KILLING})
 """States in which an entry holds its slots."""
 
@@ -40,7 +41,7 @@ _GIVES_NOTHING: dict[str, Any] = dict.fromkeys(("cap", "capped", "gives_to", "he
 
 
 def new_id(at: str, earlier: int) -> str:
-    """A name for a submission made at ``at``, in the order in which they were submitted.
+    """A name for an entry made at ``at``, in the order in which they were submitted.
     ``earlier``: how many were submitted in the same second before. A script submits many."""
     digits = re.sub(r"\D", "", at)
     place = min(earlier, 0xFF)
@@ -62,10 +63,9 @@ def draft(
     policy: str | None = None,
     archive: str | None = None,
     forked_from: str | None = None,
-    tags: Collection[str] = (),
     request: tuple[str, str] | None = None,
     trace: str | None = None,
-) -> Submission:
+) -> QueueEntry:
     """An entry that is not in the queue yet, with an id of its own.
 
     Args:
@@ -77,15 +77,15 @@ def draft(
         raise UsageError(
             f"the file has {len(config)} characters, more than {LONGEST_CONFIG}", where=name
         )
-    same_second = select(func.count()).where(col(Submission.submitted) == by.at)
-    return Submission(
+    same_second = select(func.count()).where(col(QueueEntry.submitted) == by.at)
+    return QueueEntry(
         id=new_id(by.at, session.exec(same_second).one()),
         kind=kind,
         name=name,
         project=project,
         user=by.user,
         token=by.token,
-        state=SubmissionState.QUEUED,
+        state=ExperimentState.QUEUED,
         pool=pool,
         priority=priority,
         slots=slots,
@@ -95,30 +95,39 @@ def draft(
         archive=archive,
         forked_from=forked_from,
         submitted=by.at,
-        tags=check_tags(tags),
         request_key=request[0] if request else None,
         request_body=request[1] if request else None,
         trace=trace,
     )
 
 
-def put(session: Session, row: Submission, *, by: ChangedBy) -> Submission:
-    """Put a drafted entry in the queue."""
+def put(
+    session: Session, row: QueueEntry, tags: Iterable[str] = (), *, by: ChangedBy
+) -> QueueEntry:
+    """Put a drafted entry in the queue, with the tags of its experiment."""
     session.add(row)
-    log(session, by, "submission submitted", row.id, {"project": row.project, "kind": row.kind})
+    replace_tags(session, row.id, tags)
+    log(session, by, f"{noun(row)} submitted", row.id, {"project": row.project, "kind": row.kind})
     return row
 
 
-def submit(session: Session, *, by: ChangedBy, **given: Any) -> Submission:
+def submit(
+    session: Session, tags: Iterable[str] = (), *, by: ChangedBy, **given: Any
+) -> QueueEntry:
     """Put an entry in the queue: `draft` and `put`."""
-    return put(session, draft(session, by=by, **given), by=by)
+    return put(session, draft(session, by=by, **given), tags, by=by)
 
 
-def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+def noun(row: QueueEntry) -> str:
+    """What an entry is to people."""
+    return "experiment" if row.kind in RUN_KINDS else "task"
+
+
+def repeated(session: Session, request: tuple[str, str]) -> QueueEntry | None:
     """The entry that a request of this key made; None if none did. Raises `UsageError`: it had
     another body."""
     key, body = request
-    row = session.exec(select(Submission).where(col(Submission.request_key) == key)).one_or_none()
+    row = session.exec(select(QueueEntry).where(col(QueueEntry.request_key) == key)).one_or_none()
     if row is not None and row.request_body != body:
         raise UsageError(
             f"the key was used for another request, which made {row.id}",
@@ -130,8 +139,8 @@ def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
 
 def move(
     session: Session,
-    row: Submission,
-    after: SubmissionState,
+    row: QueueEntry,
+    after: ExperimentState,
     *,
     changes: Mapping[str, Any] | None = None,
 ) -> bool:
@@ -140,19 +149,19 @@ def move(
     ``row`` is brought up to date in either case. Whoever is moved has no place in a line. Who holds
     no slots any more has none to give back.
     """
-    step(SUBMISSION, row.state, after, f"submission {row.id}")
+    step(EXPERIMENT, row.state, after, f"{noun(row)} {row.id}")
     kept: dict[str, Any] = {} if after in HELD else _GIVES_NOTHING
-    seen = col(Submission.state) == row.state
+    seen = col(QueueEntry.state) == row.state
     return _set(session, row, seen, {"state": after, "position": None} | kept | dict(changes or {}))
 
 
 def _set(
-    session: Session, row: Submission, seen: ColumnElement[bool], changes: Mapping[str, Any]
+    session: Session, row: QueueEntry, seen: ColumnElement[bool], changes: Mapping[str, Any]
 ) -> bool:
     """Change an entry that is still as it was seen, and bring ``row`` up to date. False if not."""
     result: CursorResult[Any] = session.connection().execute(
-        update(tables.Submission)
-        .where(col(Submission.id) == row.id, col(Submission.attempt) == row.attempt, seen)
+        update(tables.QueueEntry)
+        .where(col(QueueEntry.id) == row.id, col(QueueEntry.attempt) == row.attempt, seen)
         .values(**changes)
     )
     session.expire(row)
@@ -160,24 +169,32 @@ def _set(
     return result.rowcount == 1
 
 
-def resize(session: Session, row: Submission, changes: Mapping[str, Any]) -> bool:
+def resize(session: Session, row: QueueEntry, changes: Mapping[str, Any]) -> bool:
     """Change what a running entry holds or is to keep; False if another changed it meanwhile.
 
     ``row`` is brought up to date in either case.
 
     Args:
-        changes: Columns of those that `Submission` has for it, and ``why``.
+        changes: Columns of those that `QueueEntry` has for it, and ``why``.
     """
-    running = col(Submission.state) == SubmissionState.RUNNING
-    return _set(session, row, running & (col(Submission.cap_number) == row.cap_number), changes)
+    running = col(QueueEntry.state) == ExperimentState.RUNNING
+    return _set(session, row, running & (col(QueueEntry.cap_number) == row.cap_number), changes)
 
 
-def slots_held(row: Submission) -> int:
+def goes_on(session: Session, run: tables.Run) -> bool:
+    """Whether a run runs, or has given way and goes on when it is its turn in the queue."""
+    if run.state is not RunState.STOPPED:
+        return run.state in (RunState.RUNNING, RunState.STOPPING)
+    row = session.get(QueueEntry, run.experiment)
+    return row is not None and row.kind == "train" and row.state not in ENDED
+
+
+def slots_held(row: QueueEntry) -> int:
     """The slots of an entry that holds some: fewer than it asked for once it gave some back."""
     return row.slots if row.held is None else row.held
 
 
-_ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {
+_ASKED: Mapping[str, Mapping[ExperimentState, ExperimentState]] = {
     "stop": {_S.QUEUED: _S.STOPPED, _S.RUNNING: _S.STOPPING, _S.PREEMPTING: _S.STOPPING},
     "kill": {_S.QUEUED: _S.KILLED}
     | dict.fromkeys((_S.RUNNING, _S.PREEMPTING, _S.STOPPING), _S.KILLING),
@@ -186,14 +203,14 @@ _ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {
 """What people ask → the state it is in → the state that follows."""
 
 
-def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submission:
+def ask(session: Session, row: QueueEntry, what: str, *, by: ChangedBy) -> QueueEntry:
     """Stop, kill or resume an entry, as somebody asks for."""
     after = _ASKED[what].get(row.state)
     if after is None:
         known = ", ".join(state.value for state in _ASKED[what])
         raise Refused(
             f"it is {row.state}, and only what is {known} can be told to {what}",
-            where=f"submission {row.id}",
+            where=f"{noun(row)} {row.id}",
         )
     changes: dict[str, Any] = {}
     if after in ENDED:
@@ -203,24 +220,24 @@ def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submi
     if not move(session, row, after, changes=changes):
         raise Refused(
             f"it has become {row.state} meanwhile",
-            where=f"submission {row.id}",
+            where=f"{noun(row)} {row.id}",
             do="Look at it, and ask again",
         )
-    log(session, by, f"submission {what}", row.id, {})
+    log(session, by, f"{noun(row)} {what}", row.id, {})
     return row
 
 
-def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy) -> Submission:
+def archive(session: Session, row: QueueEntry, archived: bool, *, by: ChangedBy) -> QueueEntry:
     """Put an entry that has ended out of the lists, or back."""
     if archived and row.state not in ENDED:
         raise Refused(
             f"it is {row.state}, and only what has ended can be archived",
-            where=f"submission {row.id}",
+            where=f"{noun(row)} {row.id}",
             do="Stop or kill it first",
         )
     if row.archived != archived:
         row.archived = archived
-        log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
+        log(session, by, f"{noun(row)} {'archive' if archived else 'unarchive'}", row.id, {})
     return row
 
 
@@ -229,7 +246,7 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     reconciler saw it last. Before it did, by priority and then by time."""
     if not ids:
         return {}
-    s = Submission
+    s = QueueEntry
     order = (col(s.priority).desc(), col(s.submitted), col(s.id))
     ranked = (
         select(
@@ -239,7 +256,7 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
                 func.row_number().over(partition_by=col(s.pool), order_by=order),
             ),
         )
-        .where(col(s.state) == SubmissionState.QUEUED)
+        .where(col(s.state) == ExperimentState.QUEUED)
         .subquery()
     )
     key, place = ranked.c
@@ -247,31 +264,31 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     return {row[0]: row[1] for row in found}
 
 
-def asks(state: SubmissionState) -> tuple[str, ...]:
+def asks(state: ExperimentState) -> tuple[str, ...]:
     """What people can ask of an entry in this state."""
     return tuple(what for what, follows in _ASKED.items() if state in follows)
 
 
-def waiting(session: Session, *, without_config: bool = False) -> list[Submission]:
+def waiting(session: Session, *, without_config: bool = False) -> list[QueueEntry]:
     """The entries in state QUEUED, in the order in which they were submitted. ``without_config``:
     leave the large texts in the store until one is asked for."""
-    statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
+    statement = select(QueueEntry).where(col(QueueEntry.state) == ExperimentState.QUEUED)
     if without_config:
-        statement = statement.options(defer(Submission.config))  # type: ignore[arg-type]
-    return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
+        statement = statement.options(defer(QueueEntry.config))  # type: ignore[arg-type]
+    return list(session.exec(statement.order_by(col(QueueEntry.submitted), col(QueueEntry.id))))
 
 
-def undecided(session: Session, kinds: Collection[str], most: int) -> list[Submission]:
+def undecided(session: Session, kinds: Collection[str], most: int) -> list[QueueEntry]:
     """Entries of these kinds that have ended well, and whose attestor has decided nothing yet.
     Those that ended last come first."""
     statement = (
-        select(Submission)
+        select(QueueEntry)
         .where(
-            col(Submission.state) == SubmissionState.COMPLETED,
-            col(Submission.kind).in_(kinds),
-            col(Submission.attested).is_(None),
+            col(QueueEntry.state) == ExperimentState.COMPLETED,
+            col(QueueEntry.kind).in_(kinds),
+            col(QueueEntry.attested).is_(None),
         )
-        .order_by(col(Submission.finished).desc())
+        .order_by(col(QueueEntry.finished).desc())
         .limit(most)
     )
     return list(session.exec(statement))
@@ -281,10 +298,10 @@ def unplaced(session: Session) -> frozenset[str]:
     """The ids of entries that were submitted and have no place in a line yet."""
     return frozenset(
         session.exec(
-            select(Submission.id).where(
-                col(Submission.state) == SubmissionState.QUEUED,
-                col(Submission.position).is_(None),
-                col(Submission.attempt) == 0,
+            select(QueueEntry.id).where(
+                col(QueueEntry.state) == ExperimentState.QUEUED,
+                col(QueueEntry.position).is_(None),
+                col(QueueEntry.attempt) == 0,
             )
         )
     )
@@ -292,10 +309,10 @@ def unplaced(session: Session) -> frozenset[str]:
 
 def users(session: Session) -> frozenset[str]:
     """Everyone who has an entry, whatever became of it."""
-    return frozenset(session.exec(select(Submission.user).distinct()))
+    return frozenset(session.exec(select(QueueEntry.user).distinct()))
 
 
-def holding(session: Session) -> list[Submission]:
+def holding(session: Session) -> list[QueueEntry]:
     """The entries that hold slots, in the order in which they were submitted."""
-    statement = select(Submission).where(col(Submission.state).in_(HELD))
-    return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
+    statement = select(QueueEntry).where(col(QueueEntry.state).in_(HELD))
+    return list(session.exec(statement.order_by(col(QueueEntry.submitted), col(QueueEntry.id))))

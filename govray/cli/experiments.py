@@ -1,0 +1,161 @@
+"""``govray experiments``: what was submitted or started by hand, through a service."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray.cli.output import field, line, print_table, report, table
+from govray.cli.remote_runs import Before, Since, tell_marked, tell_restored
+from govray.cli.server_option import service
+
+if TYPE_CHECKING:
+    from govray.platform.client.documents import Experiment
+
+app = typer.Typer(help="List and show experiments; stop, resume, archive, tag or delete one.")
+
+ExperimentId = Annotated[str, typer.Argument(metavar="ID", help="An experiment's id, from ls.")]
+
+_STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
+
+
+@app.command("ls")
+def ls(
+    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
+    ] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
+    since: Since = None,
+    before: Before = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+) -> None:
+    """List experiments, the latest first."""
+    from itertools import islice
+
+    found = service().experiments.list(
+        state=state,
+        project=project,
+        user=user,
+        tag=tag,
+        pool=pool,
+        archived=archived or None,
+        since=since,
+        before=before,
+    )
+    items = list(islice(found, limit))
+    report([each.model_dump(by_alias=True) for each in items])
+    if not items:
+        line("No experiment is like that. Submit one: govray --server URL train FILE")
+        return
+    grid = table(
+        *("id", "name", "project", "user", "state", "place", "pool", "priority", "slots"),
+        *("tries", "why"),
+        right=("place", "priority", "slots", "tries"),
+    )
+    for each in items:
+        grid.row(
+            *(each.id, each.name, each.project, each.user, each.state, str(each.position or "")),
+            *("" if n is None else str(n) for n in (each.pool, each.priority, each.slots)),
+            *("" if each.attempt is None else str(each.attempt), each.why or ""),
+        )
+    print_table(grid)
+
+
+@app.command("show")
+def show(id: ExperimentId) -> None:
+    """Show one: its state and why, its place in the queue, its runs, its file."""
+    row = service().experiments.get(id)
+    tell(row)
+    for each in (row.file or "").splitlines():
+        line(each)
+
+
+@app.command("stop")
+def stop(id: ExperimentId) -> None:
+    """Stop one after its current step and a commit."""
+    tell(service().experiments.stop(id))
+
+
+@app.command("kill")
+def kill(id: ExperimentId) -> None:
+    """End one at once; steps since its last checkpoint are lost."""
+    tell(service().experiments.kill(id))
+
+
+@app.command("resume")
+def resume(id: ExperimentId) -> None:
+    """Put back into the queue what was stopped, killed or failed."""
+    tell(service().experiments.resume(id))
+
+
+@app.command("archive")
+def archive(
+    id: ExperimentId,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+) -> None:
+    """Take what has ended out of the list. Nothing is deleted."""
+    experiments = service().experiments
+    tell(experiments.unarchive(id) if undo else experiments.archive(id))
+
+
+@app.command("tag")
+def tag(
+    id: ExperimentId,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD...]", help="All that it is to have.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take all off.")] = False,
+) -> None:
+    """Tag an experiment, in place of the tags that it has; without words show them."""
+    experiments = service().experiments
+    if words or clear:
+        done = experiments.put_tags(id, tags=[] if clear else words)
+    else:
+        done = experiments.get_tags(id)
+    report({"experiment": id, **done})
+    line(f"{id}  {', '.join(done['tags']) or 'has no tags'}")
+
+
+@app.command("delete")
+def delete(id: ExperimentId) -> None:
+    """Mark all runs of an experiment to be deleted, or none if one may not go."""
+    tell_marked(service().experiments.delete(id).items)
+    line(f"Take it back  govray experiments restore {quote(id)}")
+
+
+@app.command("restore")
+def restore(id: ExperimentId) -> None:
+    """Take the marks of an experiment's runs back, before they are removed."""
+    tell_restored(service().experiments.restore(id).items)
+
+
+def tell(row: Experiment) -> None:
+    report(row.model_dump(by_alias=True))
+    line(f"{row.id}  {row.state}")
+    field("name", f"{row.name}, {row.kind}")
+    field("by", f"{row.user}, project {row.project}")
+    if row.pool is not None:
+        field("pool", f"{row.pool}, {row.slots} slots, priority {row.priority}")
+    if row.position is not None:
+        field("place", f"{row.position} of its pool's queue, by priority and time")
+    signed = row.attested and ": ".join(filter(None, (row.attested, row.not_attested)))
+    for name, value in (
+        *(("job", row.job), ("why", row.why)),
+        ("attestation", signed),
+    ):
+        if value:
+            field(name, value)
+    for run in row.runs:
+        field("run", run)
+    if row.tags:
+        field("tags", ", ".join(row.tags))

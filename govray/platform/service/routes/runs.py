@@ -1,0 +1,193 @@
+"""Runs, and what they measured and decided. They are for staff, and for who has a role in their
+project.
+
+Suppliers and the public have no route here: a run's settings and numbers are its owner's. What a
+corpus was used for, its supplier reads at the corpus.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from sqlmodel import Session, col, func, select
+
+from govray.governance.formats.document import Count, Timestamp
+from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.pagination import (
+    Listing,
+    PageDep,
+    answers,
+    columns_of,
+    filtered,
+)
+from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.visible import visible_runs
+from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.visible_runs import find_run
+from govray.platform.store import tables
+from govray.platform.store.states import CheckpointState, RunState
+
+router = APIRouter(tags=["runs"], dependencies=[RUN_READERS])
+
+Filter = Annotated[str | None, Query(max_length=200)]
+Since = Annotated[Timestamp | None, Query(description="Those that started then or later.")]
+Before = Annotated[Timestamp | None, Query(description="Those that started earlier.")]
+
+
+class Run(Answer, tables.RunColumns):  # type: ignore[misc]
+    """One run."""
+
+
+class Metric(Answer):
+    """One number of one step."""
+
+    group: str
+    name: str
+    step: int
+    attempt: int
+    value: float | None = Field(default=None, description="null: the number was not finite.")
+    archived: bool = Field(description="A restart or rollback ran the step again.")
+    at: str | None = None
+
+
+class Decision(Answer):
+    """A stop, restart, gate, flag, rollback or refusal."""
+
+    source: str
+    number: int
+    kind: str
+    at: str | None = None
+    step: int | None = None
+    corpus: str | None = None
+    reason: str
+    evidence: dict[str, Any]
+
+
+class Checkpoint(Answer):
+    """A commit of a run that is whole, or was."""
+
+    step: int
+    state: Literal["COMPLETED", "DELETED"]
+    digest: str | None = None
+    bytes: Count
+    at: str | None = None
+
+
+def started_between(statement: Any, started: Any, since: str | None, before: str | None) -> Any:
+    """The statement with the bounds that are given; times are texts that sort."""
+    if since is not None:
+        statement = statement.where(col(started) >= since)
+    return statement if before is None else statement.where(col(started) < before)
+
+
+@router.get("/runs")
+def runs(
+    visit: VisitDep,
+    page: PageDep,
+    experiment: Filter = None,
+    state: RunState | None = None,
+    policy: Filter = None,
+    since: Since = None,
+    before: Before = None,
+) -> Listing[Run]:
+    """The runs that you may read, the latest first."""
+    row = tables.Run
+    statement = filtered(
+        select(*columns_of(row, Run)).where(visible_runs.runs(visit.caller)),
+        *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
+    )
+    statement = started_between(statement, row.started, since, before)
+    order = (row.started, row.id)
+    return page.listing(visit.session, statement, order, answers(Run), descending=True)
+
+
+def known_run(visit: VisitDep, run: str) -> tables.Run:
+    return find_run(visit.session, visit.caller, run)
+
+
+KnownRun = Annotated[tables.Run, Depends(known_run)]
+
+
+@router.get("/runs/{run}")
+def run(known: KnownRun) -> Run:
+    """One run."""
+    return Run.model_validate(known)
+
+
+@router.get("/runs/{run}/metrics")
+def metrics(
+    session: SessionDep,
+    known: KnownRun,
+    page: PageDep,
+    group: Filter = None,
+    name: Filter = None,
+    archived: Annotated[
+        bool, Query(description="Also what a restart or rollback superseded.")
+    ] = False,
+) -> Listing[Metric]:
+    """What a run measured, by group, name and step."""
+    statement, order = numbers(session, known.id, group, name, archived=archived)
+    return page.listing(session, statement, order, answers(Metric))
+
+
+def numbers(
+    session: Session, run: str, group: str | None, name: str | None, *, archived: bool
+) -> tuple[Any, tuple[Any, ...]]:
+    """The numbers of a run by these filters, and the columns that tell two of them apart. With
+    one that all have alike, the index could not go on at a step.
+
+    Args:
+        archived: Those that a restart superseded too.
+    """
+    m = tables.Metric
+    if name is not None and group is None:
+        group = _only_group(session, run, name)
+    statement = filtered(
+        select(*columns_of(m, Metric)).where(m.run == run),
+        *((m.group, group), (m.name, name), (m.archived, None if archived else False)),
+    )
+    open_ = [column for column, given in ((m.group, group), (m.name, name)) if given is None]
+    return statement, (*open_, m.step, m.attempt)
+
+
+_MOST_GROUPS = 32
+
+
+def _only_group(session: Session, run: str, name: str) -> str | None:
+    """The group of all numbers of this name, if it is one of a few. The index has the group first.
+    Without it a million numbers would be looked through for each page."""
+    m = tables.Metric
+    found: list[str] = []
+    group: str | None = None
+    for _ in range(_MOST_GROUPS):
+        following = select(func.min(col(m.group))).where(m.run == run)
+        if group is not None:
+            following = following.where(col(m.group) > group)
+        if (group := session.scalar(following)) is None:
+            return found[0] if len(found) == 1 else None
+        of_name = select(m.step).where(m.run == run, m.group == group, m.name == name)
+        if session.scalar(of_name.limit(1)) is not None:
+            found.append(group)
+    return None
+
+
+@router.get("/runs/{run}/decisions")
+def decisions(
+    session: SessionDep, known: KnownRun, page: PageDep, kind: Filter = None
+) -> Listing[Decision]:
+    """What was decided during a run, and why."""
+    row = tables.Decision
+    statement = filtered(select(row).where(row.run == known.id), (row.kind, kind))
+    return page.listing(session, statement, (row.source, row.number), Decision.model_validate)
+
+
+@router.get("/runs/{run}/checkpoints")
+def checkpoints(session: SessionDep, known: KnownRun, page: PageDep) -> Listing[Checkpoint]:
+    """A run's checkpoints. One that is being written, or failed, is not among them."""
+    row = tables.Checkpoint
+    whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
+    statement = select(row).where(row.run == known.id, col(row.state).in_(whole))
+    return page.listing(session, statement, (row.step,), Checkpoint.model_validate)
