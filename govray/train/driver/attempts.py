@@ -411,13 +411,20 @@ def _note(
 ) -> failures.RestartDecision:
     """Decide on a failure, with the event log as memory, and log it."""
     past: list[events.Failed] = []
+    final: events.LogMatched | None = None
     for event in events.read(folder):
         if isinstance(event, events.DriverStarted):
             past.clear()
         elif isinstance(event, events.Failed):
             past.append(event)
+        elif isinstance(event, events.AttemptStarted):
+            final = None
+        elif isinstance(event, events.LogMatched) and event.action == "no_retry":
+            final = final or event
     step = recorded_steps(folder)
     decision = failures.decide(failure, past, step=step, max_restarts=max_restarts)
+    if final is not None and decision.restart:
+        decision = failures.RestartDecision(False, failures.not_retried(failure.error, final))
     events.append(
         folder,
         events.Failed(

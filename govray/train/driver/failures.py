@@ -24,7 +24,7 @@ from ray.train.v2._internal.exceptions import RayTrainError
 
 from govray.data.prepared.ray_failures import cause, lost_by_ray
 from govray.errors import GovrayError, InfrastructureFailed, Refused
-from govray.train.run_folder.events import Failed
+from govray.train.run_folder.events import Failed, LogMatched
 
 Kind = Literal["infrastructure", "user", "refused"]
 
@@ -124,6 +124,15 @@ def decide(
             where=error.where,
             do="Look for the cause (memory, disk, nodes), then resume the run",
         ),
+    )
+
+
+def not_retried(error: GovrayError, line: LogMatched) -> GovrayError:
+    """The error of an attempt that no other follows, for a line of its log."""
+    return GovrayError(
+        f"{error.what}; not tried again, since {line.log} has {line.pattern!r}",
+        where=error.where,
+        do="Mend what log_policies names there, then resume the run",
     )
 
 

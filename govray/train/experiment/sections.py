@@ -367,6 +367,9 @@ def _check_pattern(value: str) -> str:
     return value
 
 
+LogAction = Literal["stop", "flag", "no_retry"]
+
+
 class LogPolicy(Section):
     """What a worker's line means for the run.
 
@@ -377,8 +380,9 @@ class LogPolicy(Section):
     pattern: Annotated[str, Field(max_length=LONGEST_PATTERN), AfterValidator(_check_pattern)] = (
         Field(description="text that a line has; * stands for any text")
     )
-    action: Literal["stop", "flag"] = Field(
-        description="flag: an event; stop: an event, and the run stops after a commit"
+    action: LogAction = Field(
+        description="flag: an event; stop: an event, and the run stops after a commit; no_retry: "
+        "an event, and no attempt follows a failure of this one"
     )
 
     def fits(self, line: str) -> bool:

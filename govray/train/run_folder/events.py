@@ -285,12 +285,16 @@ class LogMatched(Event):
     kind: Literal["logMatched"] = "logMatched"
     log: Text
     pattern: Text
-    action: Literal["stop", "flag"]
+    action: Literal["stop", "flag", "no_retry"]
     line: Text
 
     @property
     def text(self) -> str:
-        follows = "the run is to stop" if self.action == "stop" else "flagged"
+        follows = {
+            "stop": "the run is to stop",
+            "no_retry": "no attempt follows a failure",
+            "flag": "flagged",
+        }[self.action]
         return f"{self.log} has {self.pattern!r}: {follows} ({self.line[:200]})"
 
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from govray import cli
-from govray.errors import Stopped
+from govray.errors import InfrastructureFailed, Stopped
 from govray.platform.store import run_logs
-from govray.train.driver import progress
+from govray.train.driver import attempts, failures, progress
 from govray.train.driver.trainer import from_experiment
 from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.run_folder import event_rows, events, stop_request
+from govray.train.run_folder import event_rows, events, run_lock, stop_request
+from govray.train.run_folder.clock import now
 from tests.support.deployment import Deployment
 
 
@@ -49,6 +50,44 @@ def test_each_policy_follows_once_from_a_log(tmp_path: Path) -> None:
     assert [each.kind for each in decided] == ["log", "stop", "log"]
     nothing: Any = Ordered(())
     assert progress.watch(tmp_path, "rank-0-1.log", nothing) is None
+
+
+@pytest.mark.parametrize("action", ["no_retry", "flag"])
+@pytest.mark.parametrize("error", [ValueError("no such column"), InfrastructureFailed("a node")])
+def test_a_line_of_the_attempt_that_failed_ends_its_retries(
+    tmp_path: Path, action: str, error: Exception
+) -> None:
+    order: Any = Ordered((policy("no such*column", action),))
+
+    driver = run_lock.take_over(tmp_path)
+
+    def begin(attempt: int) -> None:
+        run_lock.begin_attempt(tmp_path, driver)
+        events.append(
+            tmp_path, events.AttemptStarted(at=now(), attempt=attempt, world_size=1, step=0)
+        )
+
+    def restarts() -> bool:
+        failure = failures.classify({0: error}, where="run r")
+        decision = attempts._note(tmp_path, failure, max_restarts=9)
+        *_, last = events.read(tmp_path)
+        assert isinstance(last, events.Failed)
+        assert last.decision == ("restart" if decision.restart else "stop")
+        if not decision.restart:
+            said = str(decision.error)
+            assert "not tried again, since rank-0-1.log has 'no such*column'" in said
+            assert decision.error.exit_code == 1  # so the queue doesn't either
+        return decision.restart
+
+    begin(1)
+    assert restarts()  # the control: nothing has such a line
+    begin(2)
+    look = progress.watch(tmp_path, "rank-0-1.log", order)
+    assert look is not None
+    look("ValueError: no such column")
+    assert restarts() is (action == "flag")
+    begin(3)  # somebody has resumed the run
+    assert restarts()
 
 
 def test_the_error_that_ends_a_worker_is_in_its_log(
