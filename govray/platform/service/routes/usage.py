@@ -1,4 +1,4 @@
-"""Who used how much, as JSON and as CSV."""
+"""Usage by project, user, pool or workspace: as JSON and as CSV."""
 
 from __future__ import annotations
 
