@@ -22,7 +22,7 @@ from govray.cli.output import (
     note,
     report,
 )
-from govray.errors import UsageError
+from govray.errors import GovrayError, UsageError
 from govray.storage.place import Place
 
 if TYPE_CHECKING:
@@ -75,11 +75,32 @@ def train(
         return
 
     def make(**more: Any) -> GovernedTrainer:
+        from dataclasses import replace
+
         from govray.train.driver.trainer import new_or_unfinished
 
-        return new_or_unfinished(experiment, new=new, **more)
+        trainer = new_or_unfinished(experiment, new=new, **more)
+        if trainer.resume is not None:
+            return trainer
+        return replace(trainer, archive=_kept_code(experiment))
 
     drive(experiment, make)
+
+
+def _kept_code(experiment: Experiment) -> str | None:
+    """The digest of this folder as it is archived beside the runs, if it is one of `govray init`.
+    Elsewhere it may be any folder, and all that lies in it."""
+    from govray.governance.submission.code_archive import archive_folder
+    from govray.storage.place import place
+    from govray.train.driver.submit import ENTRY
+
+    if not ENTRY.is_file():
+        return None
+    try:
+        return archive_folder(Path.cwd(), place(experiment.storage_path).resolve())
+    except (GovrayError, OSError) as error:
+        note(f"code   not kept beside the runs: {error}")
+        return None
 
 
 def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
