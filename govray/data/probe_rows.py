@@ -207,7 +207,7 @@ class Probes:
 
     def _was_read(self, corpus: str, rows: _Rows, stop: int, split: Split) -> npt.NDArray[np.bool_]:
         """Which rows a plan has read, or would have read, before a position of their stream."""
-        stands = rows if split == "train" else self._records.places(corpus, rows)
+        stands = places(self._records, corpus, rows.tolist(), split)
         return plan_rows.read_before(self._plan, corpus, stands, stop)
 
     def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
@@ -241,6 +241,12 @@ class Probes:
             most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
             found.append(self._records.record(corpus, most.record).entry)
         return tuple(found)
+
+
+def places(records: PreparedRecords, corpus: str, rows: Sequence[int], split: Split) -> _Rows:
+    """The training rows that these rows are, or at which reserve rows would lie. ``[len(rows)]``"""
+    given = np.array(rows, np.int64)
+    return given if split == "train" else records.places(corpus, given)
 
 
 def designated(

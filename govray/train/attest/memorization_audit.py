@@ -24,12 +24,11 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from govray.data.arrow_rows import ArrowRows
-from govray.data.probe_rows import designated
+from govray.data.probe_rows import designated, places
 from govray.data.records_file import open_records
 from govray.engine.batch import IGNORED
 from govray.engine.memorization.comparison import measures
@@ -236,11 +235,7 @@ class _Auditor:
         plan, steps = self.audited.record.plan, self.audited.steps[corpus]
         random.Random(f"{split} {self.settings.seed} {corpus}").shuffle(rows)  # noqa: S311 - a sample
         first = self._designated_first(corpus, rows, split)
-        stands = (
-            first
-            if split == "train"
-            else self.records.places(corpus, np.array(first, np.int64)).tolist()
-        )
+        stands = places(self.records, corpus, first, split).tolist()
         read = (
             row
             for row, place in zip(first, stands, strict=True)
