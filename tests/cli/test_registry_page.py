@@ -34,7 +34,7 @@ def test_its_commands_run(run: Run, service: Service, at: str, tmp_path: Path) -
     pinned.parent.mkdir(parents=True)
     pinned.write_bytes(world.root)
     lines = [line for _, block in BLOCKS for line in block.splitlines() if line[:7] == "govray "]
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         words = shlex.split(line)[1:]
         run(*words, *(["--at", at] if "--trust-root" in words else []))
