@@ -83,6 +83,8 @@ def test_a_name_in_the_file_is_no_formula(used: Service) -> None:
         "1.0",
         "8.0",
     ]
+    pools = used.client("auditor").get("/v1/usage.csv?by=pool").text
+    assert [line.partition(",")[0] for line in pools.splitlines()] == ["pool", "", "cpu", "gpu"]
 
 
 def test_the_page_has_the_same_and_leads_to_the_file(used: Service) -> None:

@@ -15,7 +15,7 @@ from govray.platform.service.routes.downloads import CSV, attached, text, writte
 from govray.platform.service.visible.reach import in_projects
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store import tables
-from govray.platform.store.usage import By
+from govray.platform.store.usage import NOWHERE, By
 from govray.platform.store.usage import usage as used
 
 router = APIRouter(tags=["service"], dependencies=[RUN_READERS])
@@ -82,11 +82,18 @@ def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
 def usage_csv(visit: VisitDep, by: By = "project", since: Since = None) -> Response:
     """The same as CSV.
 
-    A name that a spreadsheet would take for a formula has an apostrophe before it.
+    What has no pool or workspace has an empty name. One that a spreadsheet would take for a formula
+    has an apostrophe before it.
     """
     found = usage(visit, by, since)
     numbers = [name for name in Used.model_fields if name != "name"]
-    rows = [[text(each.name), *(getattr(each, name) for name in numbers)] for each in found.items]
+    rows = [
+        [
+            "" if each.name == NOWHERE else text(each.name),
+            *(getattr(each, name) for name in numbers),
+        ]
+        for each in found.items
+    ]
     return Response(
         written([[by, *map(to_camel, numbers)], *rows]),
         media_type=CSV,
