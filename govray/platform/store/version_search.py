@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, and_, func, literal, or_, select, true
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from govray.errors import UsageError
@@ -87,7 +88,11 @@ def matching(question: VersionSearch) -> ColumnElement[bool]:
     if q.without_corpus:
         wanted.append(~_reached(q, "corpus", {*q.without_corpus, UNKNOWN}))
     if q.without_license or q.without_corpus or q.group != EVERY_GROUP:
-        wanted.append(_row(Coverage, q))
+        # Each corpus has a row for every group, so those of one corpus tell which there are.
+        other = aliased(Coverage)
+        of_it = col(other.attestation) == col(a.digest)
+        one = select(func.min(col(other.corpus))).where(of_it).correlate(a).scalar_subquery()
+        wanted.append(_row(Coverage, q, col(Coverage.corpus) == one))
     return and_(*wanted)
 
 
