@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli.output import field, line, print_table, report, table
-from govray.cli.remote_runs import Before, Since, tell_marked, tell_restored
+from govray.cli.remote_runs import tell_marked, tell_restored
 from govray.cli.server_option import service
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ def ls(
         str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
-    since: Since = None,
-    before: Before = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
 ) -> None:
     """List experiments, the latest first."""
@@ -49,8 +47,6 @@ def ls(
         tag=tag,
         pool=pool,
         archived=archived or None,
-        since=since,
-        before=before,
     )
     items = list(islice(found, limit))
     report([each.model_dump(by_alias=True) for each in items])
@@ -80,22 +76,15 @@ def show(id: ExperimentId) -> None:
         line(each)
 
 
-@app.command("stop")
-def stop(id: ExperimentId) -> None:
-    """Stop one after its current step and a commit."""
-    tell(service().experiments.stop(id))
+def _acts(verb: str, says: str) -> None:
+    @app.command(verb, help=says)
+    def act(id: ExperimentId) -> None:
+        tell(getattr(service().experiments, verb)(id))
 
 
-@app.command("kill")
-def kill(id: ExperimentId) -> None:
-    """End one at once; steps since its last checkpoint are lost."""
-    tell(service().experiments.kill(id))
-
-
-@app.command("resume")
-def resume(id: ExperimentId) -> None:
-    """Put back into the queue what was stopped, killed or failed."""
-    tell(service().experiments.resume(id))
+_acts("stop", "Stop one after its current step and a commit.")
+_acts("kill", "End one at once; steps since its last checkpoint are lost.")
+_acts("resume", "Put back into the queue what was stopped, killed or failed.")
 
 
 @app.command("archive")
@@ -119,11 +108,11 @@ def tag(
     """Tag an experiment, in place of the tags that it has; without words show them."""
     experiments = service().experiments
     if words or clear:
-        done = experiments.put_tags(id, tags=[] if clear else words)
+        tags = experiments.put_tags(id, tags=[] if clear else words)["tags"]
     else:
-        done = experiments.get_tags(id)
-    report({"experiment": id, **done})
-    line(f"{id}  {', '.join(done['tags']) or 'has no tags'}")
+        tags = experiments.get(id).tags
+    report({"experiment": id, "tags": tags})
+    line(f"{id}  {', '.join(tags) or 'has no tags'}")
 
 
 @app.command("delete")

@@ -27,14 +27,6 @@ EveryLog = Annotated[
     bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
 ]
 
-Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
-]
-
-Before = Annotated[
-    str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
-]
-
 GOING = ("RUNNING", "STOPPING")
 LOOK_S = 2.0
 MOST_LINES = 2000
@@ -49,8 +41,12 @@ def ls(
     state: Annotated[
         str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
     ] = None,
-    since: Since = None,
-    before: Before = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
 ) -> None:
     """List the runs that the service has indexed, the latest first."""

@@ -35,27 +35,16 @@ def show(id: TaskId) -> None:
     tell_fields(f"{id}  {found['state']}", found)
 
 
-@app.command()
-def stop(id: TaskId) -> None:
-    """End one: it leaves the queue, or its program is told to stop."""
-    _act("stop", id)
+def _acts(verb: str, says: str) -> None:
+    @app.command(verb, help=says)
+    def act(id: TaskId) -> None:
+        done = getattr(service().tasks, verb)(id)
+        tell_fields(f"{id}  {done['state']}", done)
 
 
-@app.command()
-def kill(id: TaskId) -> None:
-    """End one at once."""
-    _act("kill", id)
-
-
-@app.command()
-def resume(id: TaskId) -> None:
-    """Put back into the queue what was stopped, killed or failed."""
-    _act("resume", id)
-
-
-def _act(verb: str, id: str) -> None:
-    done = getattr(service().tasks, verb)(id)
-    tell_fields(f"{id}  {done['state']}", done)
+_acts("stop", "End one: it leaves the queue, or its program is told to stop.")
+_acts("kill", "End one at once.")
+_acts("resume", "Put back into the queue what was stopped, killed or failed.")
 
 
 @app.command()

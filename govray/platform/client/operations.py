@@ -155,7 +155,6 @@ class Experiments(Namespace):
     resume = Call("POST", "/v1/experiments/{experiment}:resume", Experiment)
     archive = Call("POST", "/v1/experiments/{experiment}:archive", Experiment)
     unarchive = Call("POST", "/v1/experiments/{experiment}:unarchive", Experiment)
-    get_tags = Call("GET", "/v1/experiments/{experiment}/tags", Json)
     put_tags = Call("PUT", "/v1/experiments/{experiment}/tags", Json)
     delete = Call("DELETE", "/v1/experiments/{experiment}", Deletions)
     restore = Call("POST", "/v1/experiments/{experiment}:restore", Deletions)

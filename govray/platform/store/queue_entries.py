@@ -51,27 +51,19 @@ def new_id(at: str, earlier: int) -> str:
 def draft(
     session: Session,
     *,
-    kind: str,
     name: str,
-    project: str,
     config: str,
-    slots: int,
     by: ChangedBy,
-    least: int | None = None,
+    request: tuple[str, str] | None = None,
     pool: str = "default",
     priority: int = 0,
-    policy: str | None = None,
-    archive: str | None = None,
-    forked_from: str | None = None,
-    request: tuple[str, str] | None = None,
-    trace: str | None = None,
+    **columns: Any,
 ) -> QueueEntry:
     """An entry that is not in the queue yet, with an id of its own.
 
     Args:
-        least: With how many slots it can go on, if it can give some back.
         request: The digests of a request's key and of its body, which `repeated` looks for.
-        trace: The ``traceparent`` of the span that it comes in.
+        columns: Its other columns: kind, project and slots, and what else is known.
     """
     if len(config) > LONGEST_CONFIG:
         raise UsageError(
@@ -79,25 +71,18 @@ def draft(
         )
     same_second = select(func.count()).where(col(QueueEntry.submitted) == by.at)
     return QueueEntry(
+        **columns,
+        pool=pool,
+        priority=priority,
         id=new_id(by.at, session.exec(same_second).one()),
-        kind=kind,
         name=name,
-        project=project,
+        config=config,
         user=by.user,
         token=by.token,
         state=ExperimentState.QUEUED,
-        pool=pool,
-        priority=priority,
-        slots=slots,
-        least=least,
-        config=config,
-        policy=policy,
-        archive=archive,
-        forked_from=forked_from,
         submitted=by.at,
         request_key=request[0] if request else None,
         request_body=request[1] if request else None,
-        trace=trace,
     )
 
 

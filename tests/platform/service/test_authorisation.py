@@ -113,7 +113,6 @@ CASES = [
     get("/v1/versions", ALL),
     get("/v1/experiments", STAFF),
     get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),
-    get("/v1/experiments/{experiment}/tags", STAFF, "/v1/experiments/e1/tags"),
     Case(
         "PUT",
         "/v1/experiments/{experiment}/tags",

@@ -171,9 +171,8 @@ def test_what_is_asked_stays_in_the_address_and_hostile_text_is_text(service: Se
 def test_tags_are_replaced_as_a_whole_and_it_is_in_the_audit_log(service: Service) -> None:
     client = service.client("engineer")
     there = "/v1/experiments/e-001/tags"
-    assert client.get(there).json() == {"tags": ["paper"]}
     assert client.put(there, json={"tags": ["b", "a", "b"]}).json() == {"tags": ["a", "b"]}
-    assert service.client("auditor").get(there).json() == {"tags": ["a", "b"]}
+    assert service.client("auditor").get("/v1/experiments/e-001").json()["tags"] == ["a", "b"]
     assert client.get("/v1/experiments?tag=a").json()["items"][0]["id"] == "e-001"
     assert client.get("/v1/experiments?tag=paper").json()["items"] == []
     with Session(service.engine) as session:

@@ -37,7 +37,7 @@ from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import may, places
 from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visible_models import find_policy
-from govray.platform.service.visible.visible_runs import experiments, find_entry, find_experiment
+from govray.platform.service.visible.visible_runs import experiments, find_experiment
 from govray.platform.store import queue_entries, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.experiment_tags import check_tags
@@ -45,7 +45,8 @@ from govray.platform.store.project_settings import ProjectSettings, Wanted, reso
 from govray.platform.store.run_owners import submission_facts
 from govray.platform.store.tables import QueueEntry
 
-Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "open"]
+Demand: TypeAlias = Literal["stop", "kill", "resume", "archive", "unarchive"]
+Verb: TypeAlias = Literal["submit", "open"] | Demand
 
 DEFAULT = "default"
 """The project of what names none."""
@@ -291,12 +292,12 @@ def _register(
         ) from error
 
 
-def ask(visit: Visit, id_: str, verb: Verb) -> QueueEntry:
+def ask(visit: Visit, row: QueueEntry, verb: Demand) -> None:
     """Stop, kill, resume, archive or unarchive an entry, as the caller asks for. Raises
     `Refused`: in its state that means nothing, or its project is archived."""
     session = visit.session
     begin_writing(session)
-    row = find_entry(session, visit.caller, id_)
+    session.refresh(row)
     may_act(visit, row.project, Act(verb=verb, owner=row.user))
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
@@ -305,7 +306,6 @@ def ask(visit: Visit, id_: str, verb: Verb) -> QueueEntry:
     else:
         queue_entries.ask(session, row, verb, by=visit.by)
     session.commit()
-    return row
 
 
 LOOKED_AT = 20

@@ -17,9 +17,10 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
+from govray.platform.service.acting.acting import Demand
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.pagination import PageDep, filtered
+from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
@@ -30,16 +31,16 @@ from govray.platform.service.pages.charts.curves import (
 from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.form_fields import form_of, then
 from govray.platform.service.pages.new_experiment import may_start
-from govray.platform.service.pages.queue import VerbDep, standing
+from govray.platform.service.pages.queue import standing
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
 from govray.platform.service.routes.deletions import delete_run, may_delete, restore_run
 from govray.platform.service.routes.experiments import (
     MOST_RUNS,
-    TAGGERS,
     KnownExperiment,
     ask,
     check_tagging,
+    experiments,
     listed,
     may_tag,
     tag,
@@ -129,19 +130,13 @@ def listing(
     user: Annotated[str, Query(max_length=256)] = "",
     archived: Annotated[str, Query(max_length=8)] = "",
 ) -> HTMLResponse:
-    e = listed(visit.caller)
-    statement = filtered(
-        select(e),
-        *((e.c.archived, archived == "yes"), (e.c.user, user or None)),
-        (e.c.state, ExperimentState.__members__.get(state)),
-    )
-    order = (e.c.submitted, e.c.id)
-    rows, after = page.rows(visit.session, statement, order, descending=True)
+    wanted = ExperimentState.__members__.get(state)
+    found = experiments(visit, page, wanted, user=user or None, archived=archived == "yes")
     return render(
         visit,
         "experiments.html",
-        experiments=_counted(visit.session, rows),
-        after=after,
+        experiments=_counted(visit.session, found.items),
+        after=found.next,
         state=state,
         states=[each.value for each in ExperimentState],
         user=user,
@@ -303,7 +298,7 @@ async def _given(request: Request) -> str:
     return (await form_of(request)).get("tags", "")[:_LONGEST]
 
 
-@router.post("/experiments/{experiment}/tags", dependencies=[TAGGERS])
+@router.post("/experiments/{experiment}/tags", dependencies=[SUBMITTERS])
 def save(
     visit: VisitDep, known: KnownExperiment, given: Annotated[str, Depends(_given)]
 ) -> Response:
@@ -323,7 +318,7 @@ def save(
 
 
 @router.post("/experiments/{experiment}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
-def act(visit: VisitDep, known: KnownExperiment, verb: VerbDep) -> Response:
+def act(visit: VisitDep, known: KnownExperiment, verb: Demand) -> Response:
     ask(visit, known, verb)
     return then(f"/experiments/{quote(known.id, safe='')}")
 

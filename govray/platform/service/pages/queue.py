@@ -11,16 +11,16 @@ form all the same is answered as over ``/v1``. Killing loses steps, so a page as
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from sqlalchemy import Integer, cast, func, select
 from sqlmodel import col
 
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import Act, Verb
-from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.acting.acting import Act, Demand, Verb
+from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.new_experiment import may_start
@@ -116,20 +116,9 @@ def standing(visit: Visit, row: QueueEntry, ask: str) -> dict[str, Any]:
     }
 
 
-def known_verb(verb: Annotated[str, Path(max_length=16)]) -> Verb:
-    found = next((each for each in VERBS if each == verb), None)
-    if found is None:
-        raise not_found("action", verb)
-    return found
-
-
-VerbDep = Annotated[Verb, Depends(known_verb)]
-"""The verb that a form's address ends in."""
-
-
-def _meaningful(row: QueueEntry) -> list[Verb]:
+def _meaningful(row: QueueEntry) -> list[Demand]:
     """What can be asked of it in its state, in the order of the buttons."""
-    found: list[Verb] = [verb for verb in VERBS if verb in queue_entries.asks(row.state)]
+    found = [verb for verb in VERBS if verb in queue_entries.asks(row.state)]
     if row.archived:
         found.append("unarchive")
     elif row.state in ENDED:

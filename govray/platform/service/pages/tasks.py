@@ -21,7 +21,7 @@ from govray.errors import GovrayError
 from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import written
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import DEFAULT
+from govray.platform.service.acting.acting import DEFAULT, Demand
 from govray.platform.service.http import problems
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
@@ -29,7 +29,7 @@ from govray.platform.service.identity.pagination import Page, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, checked, filled_in, form_of, then
 from govray.platform.service.pages.new_experiment import may_start
-from govray.platform.service.pages.queue import LISTED, VerbDep, allows, standing
+from govray.platform.service.pages.queue import LISTED, allows, standing
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
@@ -122,8 +122,8 @@ def of_task(
 
 
 @router.post("/tasks/{task}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
-def act(visit: VisitDep, task: str, verb: VerbDep) -> Response:
-    acting.ask(visit, find_task(visit, task).id, verb)
+def act(visit: VisitDep, task: str, verb: Demand) -> Response:
+    acting.ask(visit, find_task(visit, task), verb)
     return then(f"/tasks/{task}")
 
 

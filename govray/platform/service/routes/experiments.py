@@ -20,21 +20,19 @@ from sqlmodel import Session, col, select
 from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import Asked, Ready, Verb
+from govray.platform.service.acting.acting import Asked, Demand, Ready
 from govray.platform.service.acting.experiment_check import LONGEST_FILE, NAME
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
-from govray.platform.service.identity.caller import Caller, Role
+from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
 from govray.platform.service.routes.runs import Before, Filter, Since, started_between
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS, reads_runs
+from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import FoundExperiment, find_experiment
 from govray.platform.store import pools, queue_entries, tables
 from govray.platform.store.database import begin_writing
@@ -318,7 +316,7 @@ def experiment(visit: VisitDep, known: KnownExperiment) -> Experiment:
     return answer(visit, known)
 
 
-VERBS: dict[Verb, str] = {
+VERBS: dict[Demand, str] = {
     "stop": "Stop it after its current step and a commit. What waits leaves the queue.",
     "kill": "End it at once. Steps since its last checkpoint are lost.",
     "resume": "Put what was stopped, killed or failed back into the queue, to go on from its "
@@ -329,7 +327,7 @@ VERBS: dict[Verb, str] = {
 """What is asked of an experiment or a task → what it does."""
 
 
-def _asks(verb: Verb, says: str) -> None:
+def _asks(verb: Demand, says: str) -> None:
     @router.post(
         f"/experiments/{{experiment}}:{verb}",
         name=verb,
@@ -337,14 +335,15 @@ def _asks(verb: Verb, says: str) -> None:
         dependencies=[SUBMITTERS],
     )
     def act(visit: VisitDep, known: KnownExperiment) -> Experiment:
-        return answer(visit, ask(visit, known, verb))
+        ask(visit, known, verb)
+        return answer(visit, known)
 
 
 for _verb, _says in VERBS.items():
     _asks(_verb, _says)
 
 
-def ask(visit: Visit, known: FoundExperiment, verb: Verb) -> FoundExperiment:
+def ask(visit: Visit, known: FoundExperiment, verb: Demand) -> None:
     """Ask this of an experiment. Raises `Refused`: its state does not allow it. 409: no queue
     knows it."""
     if known.entry is None:
@@ -352,13 +351,15 @@ def ask(visit: Visit, known: FoundExperiment, verb: Verb) -> FoundExperiment:
             f"{known.id} was started by hand, and no queue can {verb} it",
             f"Where its folder lies, say govray runs {verb} FOLDER",
         )
-    return FoundExperiment(acting.ask(visit, known.id, verb), known.indexed)
+    acting.ask(visit, known.entry, verb)
 
 
 def answer(visit: Visit, known: FoundExperiment) -> Experiment:
     """An experiment as it is answered: what the queue says of it, and what the index does."""
     session, entry, indexed, t = visit.session, known.entry, known.indexed, tables.Run
-    given = entry.model_dump(include={*_OF_QUEUE}) if entry else _by_hand(indexed)
+    given = dict.fromkeys(_OF_QUEUE) | {"archived": False}
+    if (row := entry or indexed) is not None:
+        given |= {"submitted": row.started} | row.model_dump(include={*_OF_QUEUE})
     runs = select(col(t.id)).where(col(t.experiment) == known.id, col(t.replay_of).is_(None))
     return Experiment(
         **given,
@@ -371,19 +372,6 @@ def answer(visit: Visit, known: FoundExperiment) -> Experiment:
         storage=indexed.storage if indexed else None,
         runs=session.exec(runs.order_by(col(t.started), col(t.id)).limit(MOST_RUNS)).all(),
     )
-
-
-def _by_hand(row: tables.Experiment | None) -> dict[str, Any]:
-    assert row is not None  # one of both is there
-    given = dict.fromkeys(_OF_QUEUE) | row.model_dump(include={*_OF_QUEUE})
-    return given | {"submitted": row.started, "archived": False}
-
-
-TAGGING: tuple[Role, ...] = ("admin", "engineer")
-"""The roles that put tags on experiments, with a token of the scope ``write``."""
-
-TAGGERS = Depends(require(*TAGGING, scope="write", bound=reads_runs))
-"""What a route demands beside `check_tagging`."""
 
 
 def may_tag(visit: Visit, experiment: FoundExperiment) -> bool:
@@ -414,13 +402,7 @@ class ExperimentTags(Answer):
     )
 
 
-@router.get("/experiments/{experiment}/tags")
-def tags(known: KnownExperiment, session: SessionDep) -> ExperimentTags:
-    """The tags of an experiment, sorted."""
-    return ExperimentTags(tags=tags_of(session, [known.id]).get(known.id, []))
-
-
-@router.put("/experiments/{experiment}/tags", dependencies=[TAGGERS])
+@router.put("/experiments/{experiment}/tags", dependencies=[SUBMITTERS])
 def put_tags(visit: VisitDep, given: ExperimentTags, known: KnownExperiment) -> ExperimentTags:
     """Replace the tags of an experiment. An empty list removes them."""
     check_tagging(visit, known)

@@ -20,7 +20,7 @@ from sqlmodel import col, select
 
 from govray import traces
 from govray.platform.service.acting import acting, project_rules
-from govray.platform.service.acting.acting import Act, Verb
+from govray.platform.service.acting.acting import Act, Demand
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, refused
@@ -170,7 +170,7 @@ def get_task(visit: VisitDep, task: _TaskId) -> Task:
     return _shown(row).model_copy(update={"file": file})
 
 
-def _asks(verb: Verb, says: str) -> None:
+def _asks(verb: Demand, says: str) -> None:
     @router.post(
         f"/tasks/{{task}}:{verb}",
         name=verb,
@@ -178,7 +178,9 @@ def _asks(verb: Verb, says: str) -> None:
         dependencies=[SUBMITTERS],
     )
     def act(visit: VisitDep, task: _TaskId) -> Task:
-        return _shown(acting.ask(visit, find_task(visit, task).id, verb))
+        row = find_task(visit, task)
+        acting.ask(visit, row, verb)
+        return _shown(row)
 
 
 for _verb, _says in VERBS.items():

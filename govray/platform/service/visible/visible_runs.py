@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.lookup import Finder, absent
+from govray.platform.service.visible.lookup import absent
 from govray.platform.service.visible.reach import in_projects, of_runs
 from govray.platform.service.visible.readers import watches
 from govray.platform.store import tables
@@ -68,42 +68,20 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
 
 
 _SEE = "See the list of {}s".format
-find_entry = Finder("entry", tables.QueueEntry, "id", entries, "See the queue")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FoundExperiment:
-    """An experiment by what is known of it: an entry of the queue, rows of the index, or both."""
+    """An experiment by what is known of it: an entry of the queue, rows of the index, or both. What
+    the queue says counts, for it knows before a run does."""
 
+    id: str
+    name: str
+    project: str
+    user: str
+    state: ExperimentState
     entry: tables.QueueEntry | None
     indexed: tables.Experiment | None
-
-    @property
-    def _known(self) -> tables.QueueEntry | tables.Experiment:
-        known = self.entry or self.indexed
-        assert known is not None
-        return known
-
-    @property
-    def id(self) -> str:
-        return self._known.id
-
-    @property
-    def name(self) -> str:
-        return self._known.name
-
-    @property
-    def project(self) -> str:
-        return self._known.project
-
-    @property
-    def user(self) -> str:
-        return self._known.user
-
-    @property
-    def state(self) -> ExperimentState:
-        """What the queue says counts, for it knows before a run does."""
-        return self._known.state
 
 
 def find_experiment(session: Session, caller: Caller, name: str) -> FoundExperiment:
@@ -131,7 +109,10 @@ def _experiment(session: Session, caller: Caller, name: str) -> FoundExperiment 
     of_queue = select(q).where(col(q.id) == name, col(q.kind).in_(RUN_KINDS), entries(caller))
     of_index = select(e).where(col(e.id) == name, experiments(caller))
     entry, indexed = session.scalar(of_queue), session.scalar(of_index)
-    return FoundExperiment(entry, indexed) if entry or indexed else None
+    if (known := entry or indexed) is None:
+        return None
+    named = known.model_dump(include={"id", "name", "project", "user", "state"})
+    return FoundExperiment(**named, entry=entry, indexed=indexed)
 
 
 def _run(session: Session, caller: Caller, name: str) -> tables.Run | None:
