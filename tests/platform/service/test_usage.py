@@ -30,7 +30,7 @@ def used(store_url: str) -> Iterator[Service]:
         session.add(Pool(name="gpu", slots=4, gpus=2))
         session.flush()
         ended = ExperimentState.COMPLETED
-        submission(session, "s-1", ended, pool="gpu", run="e-1", project="vision", submitted=NEW)
+        submission(session, "e-1", ended, pool="gpu", project="vision", submitted=NEW)
         spent: dict[str, Any] = {"worker_seconds": 7200.0, "accelerator_seconds": 14400.0}
         task = {"kind": "notebook", "submitted": NEW}
         submission(session, "s-2", ended, pool="cpu", project="vision", **task, **spent)
