@@ -214,7 +214,7 @@ def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None
     answer = engineer.post(f"{there}/stop")
     assert answer.status_code == 409
     assert answer.headers["content-type"].startswith("text/html")
-    assert engineer.post(f"{there}/explode").status_code == 404
+    assert engineer.post(f"{there}/explode").status_code == 422
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/search", "/new", "/experiments/e-1/tags"])
