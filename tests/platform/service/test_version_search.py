@@ -109,6 +109,8 @@ def test_only_versions_that_are_read_whole_are_found(searched: Service) -> None:
         assert found(searched, "", kind) == found(searched, BEST, kind) == ["1.1.0"]
         hidden = searched.client(kind).get("/v1/versions?withoutCorpus=beta")
         assert hidden.status_code == 422, "no attestation that it reads names that corpus"
+        assert found(searched, "stage=none", kind) == [], "nor is it told a stage by asking"
+    assert "1.1.0" in found(searched, "stage=none")
     [shown] = searched.client("public").get("/v1/versions").json()["items"]
     assert (shown["stage"], shown["validation"]["value"]) == (None, 1.5)
 

@@ -125,16 +125,6 @@ class VersionFilter:
             ),
         ] = "direct",
     ) -> None:
-        if without_corpus is None:
-            without_corpus = []
-        if without_license is None:
-            without_license = []
-        if license is None:
-            license = []
-        if isolation is None:
-            isolation = []
-        if assurance is None:
-            assurance = []
         self.model, self.stage, self.best = model, stage, best
         self.question = VersionSearch(
             metric=metric,
@@ -166,6 +156,8 @@ def find(visit: VisitDep, page: PageDep, asked: AskedDep) -> Listing[FoundVersio
     a, v = Attestation, ModelVersion
     _known(visit, asked.question.without_corpus)
     wanted = version_search.matching(asked.question) & whole_attestations(visit.caller)
+    if asked.stage is not None:
+        wanted &= within(visit.caller)  # a stage is not for who reads the attestation alone
     named = filtered(select(col(v.attestation)), (v.model, asked.model), (v.stage, asked.stage))
     numbers = (v.major, v.minor, v.patch)
     columns = (*numbers, v.model, v.version, v.attestation, v.stage, *JUDGED, *_STATED)
