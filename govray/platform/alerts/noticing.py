@@ -59,7 +59,7 @@ class _Found:
 
 
 def notice(session: Session, *, at: str, ahead: timedelta) -> int:
-    """Write down what has not been noticed, at most `BATCH` of each kind, and commit.
+    """Write down what has not been noticed, at most `BATCH` of each kind but budgets, and commit.
 
     Args:
         ahead: How long before its end a credential is an event.
@@ -248,8 +248,7 @@ def _budgets(session: Session, at: str) -> Iterator[_Found]:
         select(p)
         .where(p.settings[_BUDGET].as_float() > 0, _unnoticed(kind, col(p.name), month))
         .order_by(col(p.name))
-        .limit(BATCH)
-    ).all()
+    ).all()  # not a batch: those that have hours left stay unnoticed, and would fill it
     budgets = {row.name: float(row.settings[_BUDGET]) for row in rows}
     if not budgets:
         return

@@ -143,8 +143,12 @@ def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
 
 
 @on_both
-def test_a_budget_is_an_event_once_a_month(store: Engine) -> None:
-    """A run, and a task that is running, count from their start on; what began before does not."""
+def test_a_budget_is_an_event_once_a_month(
+    store: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run, and a task that is running, count from their start on; what began before does not.
+    A project with hours left stands before it."""
+    monkeypatch.setattr(noticing, "BATCH", 1)
 
     def budgets(at: str) -> list[Any]:
         noticed(session, at)
@@ -159,6 +163,7 @@ def test_a_budget_is_an_event_once_a_month(store: Engine) -> None:
             hour = {"accelerator_seconds": 3600.0, "project": project}
             run_row(session, f"old-{project}", T.COMPLETED, started="2026-10-31T23:59:59Z", **hour)
             run_row(session, f"new-{project}", T.COMPLETED, started="2026-11-01T00:00:00Z", **hour)
+        session.get_one(Project, "free").settings = {"monthly_accelerator_hours": 100.0}
         session.get_one(Project, "tight").settings = {"monthly_accelerator_hours": 2.0}
         session.add(Pool(name="gpu", slots=1, gpus=1))
         session.commit()
