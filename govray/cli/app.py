@@ -202,6 +202,7 @@ def _chosen(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 def run(words: Sequence[str]) -> int:
     """Parse and run one command line. Raises what the verb raises; returns the exit code."""
+    option, _ = server_option.taken(words)
     command, words = _chosen(words)
     try:
         # Not `command.main`: it would turn interrupts and broken pipes into
@@ -210,6 +211,11 @@ def run(words: Sequence[str]) -> int:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
+    except typer.TyperException as error:
+        if server_option.chosen() and option is None:  # its words may be those of this machine
+            variable = server_option.VARIABLE
+            error.message += f" {variable} names a service; {variable}= before govray acts here."
+        raise
     return 0
 
 

@@ -32,7 +32,7 @@ from govray.errors import UsageError
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
-    from govray.platform.client.documents import ExperimentCheck
+    from govray.platform.client.documents import ExperimentCheck, Run
 
 app = typer.Typer(
     name="govray --server URL",
@@ -98,7 +98,9 @@ class SubmitOptions:
     check: Annotated[
         bool, typer.Option("--check", help="Submit nothing: say what it would take.")
     ] = False
-    follow: Annotated[bool, typer.Option("--follow", help="Wait until it has ended.")] = False
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait until it has ended, and show step and loss.")
+    ] = False
 
 
 @app.command("train")
@@ -172,10 +174,15 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
     # One key for one command: if the answer is lost on the way, the same request is safe.
     made = client.experiments.submit(**asked, idempotency_key=secrets.token_urlsafe(24))
     if given.follow:
-        for now in client.follow(made.id):
+        for now in client.follow(made.id, told=_tell_run):
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
             made = now
     experiments.tell(made)
+
+
+def _tell_run(run: Run) -> None:
+    loss = "" if run.loss is None else f", loss {run.loss:.3f}"
+    note(f"{run.id}  {run.state}: step {run.step} of {run.max_steps}{loss}")
 
 
 def _send(client: Client, folder: bytes) -> None:

@@ -1,8 +1,8 @@
 """``govray --server URL VERB``: some verbs act through a service, and the others refuse.
 
 The option before the verb, or GOVRAY_SERVER, names the service. With the option a verb that cannot
-act there refuses. The variable alone leaves such verbs as they are, on this machine. Only verbs of
-runs and checkpoints refuse then too: a run of this disk is not taken for one of the service.
+act there refuses. The variable alone leaves such verbs as they are, on this machine. Only what a
+service has too refuses then, such as a run or a notebook.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "GOVRAY_SERVER"
-NAME_RUNS = ("runs", "checkpoint")
-"""Families whose verbs name a run, of a folder or of a service."""
+THERE_TOO = ("runs", "checkpoint", "notebook", "shell", "tensorboard")
+"""Verbs that name a run, of a folder or of a service, and those that a service has as tasks."""
 _server: ContextVar[str | None] = ContextVar("server", default=None)
 
 
@@ -55,7 +55,7 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
         option: Whether an option named the service, not the variable.
 
     Raises:
-        UsageError: It cannot, and the option asks for it, or the verb names a run.
+        UsageError: It cannot, and the option asks for it, or the verb is of `THERE_TOO`.
     """
     verbs = [each for each in words if not each.startswith("-")]
     if not verbs:
@@ -71,11 +71,12 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
             where="--server",
             do=f"Leave --server out; it is for {', '.join(below or commands)}",
         )
-    if verbs[0] in NAME_RUNS:
+    if verbs[0] in THERE_TOO:
         raise UsageError(
             f"{named} acts on this machine alone, and {VARIABLE} names a service",
             where=VARIABLE,
-            do=f"For a folder of this machine say {VARIABLE}= {named} …",
+            do=f"For this machine say {VARIABLE}= {named} …"
+            + ("; a service has it as govray task submit" if family is None else ""),
         )
     return False
 

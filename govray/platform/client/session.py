@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from govray.errors import UsageError
 from govray.platform.client import operations
 from govray.platform.client.connection import Connection, CountedBody, Told, checked_url, segment
-from govray.platform.client.documents import Archive, Experiment
+from govray.platform.client.documents import Archive, Experiment, Run
 from govray.platform.client.logins import read_login
 
 ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
@@ -53,12 +53,19 @@ class Client(Connection):
             self.ask("PUT", path, Archive, data=body, kind="application/zip")
         return digest
 
-    def follow(self, experiment: str) -> Iterator[Experiment]:
-        """An experiment each time that it has changed, from now until it has ended. Raises
-        `UsageError`: there is none."""
-        seen = None
+    def follow(
+        self, experiment: str, *, told: Callable[[Run], object] | None = None
+    ) -> Iterator[Experiment]:
+        """An experiment each time that it has changed, from now until it has ended. ``told`` is
+        called with each of its runs, each time that it has changed. Raises `UsageError`: there is
+        no such experiment."""
+        seen, runs = None, dict[str, Run]()
         while True:
             now = self.experiments.get(experiment)
+            for run in self.runs.list(experiment=experiment) if told else ():
+                if told and runs.get(run.id) != run:
+                    told(run)
+                runs[run.id] = run
             if now != seen:
                 yield now
             seen = now
