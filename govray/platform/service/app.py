@@ -46,6 +46,7 @@ from govray.platform.service.http.problems import (
 )
 from govray.platform.service.http.prometheus import Measured, Measures, Registered, TracedRequests
 from govray.platform.service.http.settings import Settings
+from govray.platform.service.identity import repeats
 from govray.platform.service.identity.access import AccessGate
 from govray.platform.service.identity.adapter_rights import AdapterRights, read_rights
 from govray.platform.service.identity.audit_log import Refusals
@@ -177,6 +178,7 @@ def create_app(
     app.include_router(health.metrics)
     site.mount(app)
     # The one added last is the outermost.
+    repeats.install(app)
     app.add_middleware(Marked, lists=app.state.revocations)
     app.add_middleware(CatchAll, answering=site.answer)
     if settings.hosts:

@@ -54,7 +54,6 @@ def draft(
     name: str,
     config: str,
     by: ChangedBy,
-    request: tuple[str, str] | None = None,
     pool: str = "default",
     priority: int = 0,
     **columns: Any,
@@ -62,7 +61,6 @@ def draft(
     """An entry that is not in the queue yet, with an id of its own.
 
     Args:
-        request: The digests of a request's key and of its body, which `repeated` looks for.
         columns: Its other columns: kind, project and slots, and what else is known.
     """
     if len(config) > LONGEST_CONFIG:
@@ -81,8 +79,6 @@ def draft(
         token=by.token,
         state=ExperimentState.QUEUED,
         submitted=by.at,
-        request_key=request[0] if request else None,
-        request_body=request[1] if request else None,
     )
 
 
@@ -106,20 +102,6 @@ def submit(
 def noun(row: QueueEntry) -> str:
     """What an entry is to people."""
     return "experiment" if row.kind in RUN_KINDS else "task"
-
-
-def repeated(session: Session, request: tuple[str, str]) -> QueueEntry | None:
-    """The entry that a request of this key made; None if none did. Raises `UsageError`: it had
-    another body."""
-    key, body = request
-    row = session.exec(select(QueueEntry).where(col(QueueEntry.request_key) == key)).one_or_none()
-    if row is not None and row.request_body != body:
-        raise UsageError(
-            f"the key was used for another request, which made {row.id}",
-            where="Idempotency-Key",
-            do="Send a new key with a new request",
-        )
-    return row
 
 
 def move(

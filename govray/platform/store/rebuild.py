@@ -35,7 +35,7 @@ KEPT = frozenset(
     | {"queueentry", "lease", "pool"}
     | {"workspace", "project", "groupmember", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
-    | {"browsersession", "signinattempt", "task_ticket", "rightscase", "deletion"}
+    | {"browsersession", "signinattempt", "repeat", "task_ticket", "rightscase", "deletion"}
 )
 """The tables that storage does not know."""
 

@@ -476,6 +476,25 @@ class SignInAttempt(SQLModel, table=True):
     expires: str = Field(index=True)
 
 
+class Repeat(SQLModel, table=True):
+    """A request of ``user`` with an ``Idempotency-Key``.
+
+    ``key`` and ``body`` are digests over the key, which nobody has here. ``holder`` is of the
+    request that holds it. ``done``: what it makes is written. ``status``, ``headers`` and
+    ``answer`` are what it was answered, where that is kept.
+    """
+
+    key: str = Field(primary_key=True)
+    body: str
+    holder: str
+    user: str = Field(index=True)
+    expires: str = Field(index=True)
+    done: bool = False
+    status: int | None = None
+    headers: dict[str, str] | None = Field(default=None, sa_type=JSON)
+    answer: str | None = None
+
+
 class Workspace(SQLModel, table=True):
     """A part of the organisation, which is the store: projects that belong together."""
 
@@ -533,9 +552,8 @@ class QueueEntry(SQLModel, table=True):
     without being asked to since its last progress. ``position`` is its place in its pool's line,
     from 1, while it waits. `govray.platform.service.routes.experiments` says what the rest is.
 
-    ``token`` is the id of the token it came with. ``request_key`` and ``request_body`` are digests
-    of a request that may come twice. ``trace`` is the span that it came in, as a ``traceparent``
-    (W3C Trace Context), where traces are on.
+    ``token`` is the id of the token it came with. ``trace`` is the span that it came in, as a
+    ``traceparent`` (W3C Trace Context), where traces are on.
 
     An entry that can go on with ``least`` slots may be told to keep ``cap`` of them, at the time
     ``capped``, for the entry ``gives_to``. ``cap_number`` counts what it was told. It has given the
@@ -573,8 +591,6 @@ class QueueEntry(SQLModel, table=True):
     not_attested: str | None = None
     archived: bool = False
     token: str | None = None
-    request_key: str | None = Field(default=None, unique=True)
-    request_body: str | None = None
     least: int | None = None
     cap: int | None = None
     cap_number: int = Field(default=0, sa_column_kwargs={"server_default": "0"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -55,10 +54,9 @@ STEPS_LINE, WORKERS_LINE = (
 )
 
 
-def send(service: Service, kind: str = "engineer", *, key: str | None = None, **body: Any) -> Any:
-    headers = {"Idempotency-Key": key} if key else {}
+def send(service: Service, kind: str = "engineer", **body: Any) -> Any:
     body = body if "forkOf" in body else {"file": FILE, **body}
-    return service.client(kind).post("/v1/experiments", json=body, headers=headers)
+    return service.client(kind).post("/v1/experiments", json=body)
 
 
 def submitted(service: Service, kind: str = "engineer", **body: Any) -> dict[str, Any]:
@@ -193,46 +191,6 @@ def test_a_file_that_names_code_is_not_run(empty: Service, tmp_path: Path) -> No
     recipe = ["+search.max_concurrent_trials=1", f"search.searcher={trap}"]
     submitted(empty, file=SEARCH, set=[*recipe, "+search.stop=[{rule: 'trap:rule'}]"])
     assert not (tmp_path / "sprung").exists()
-
-
-def test_a_request_that_comes_twice_makes_one_entry(empty: Service) -> None:
-    first = submitted(empty, key="monday", tags=["a"])
-    assert submitted(empty, key="monday", tags=["a"])["id"] == first["id"]
-    # Another's key is another key, and without one each request is its own.
-    assert submitted(empty, "admin", key="monday", tags=["a"])["id"] != first["id"]
-    assert submitted(empty)["id"] != submitted(empty)["id"]
-    changed = send(empty, key="monday", tags=["b"])
-    assert changed.status_code == 422
-    assert first["id"] in changed.json()["detail"]
-    assert len(rows(empty)) == 4
-    empty.client("engineer").post(f"/v1/experiments/{first['id']}:kill")
-    again = submitted(empty, key="monday", tags=["a"])  # an ended one still answers its key
-    assert (again["id"], again["state"]) == (first["id"], "KILLED")
-
-
-@on_both
-def test_of_requests_at_once_with_one_key_one_writes(served: Service) -> None:
-    answers: list[Any] = []
-
-    def go() -> None:
-        answers.append(send(served, key="same").json())
-
-    threads = [Thread(target=go) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(answers) == 4
-    assert len({each["id"] for each in answers}) == len(rows(served)) == 1
-
-
-def test_without_the_key_each_of_them_writes(
-    empty: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acting, "keyed", lambda *_: None)
-    for _ in range(2):
-        submitted(empty, key="monday")
-    assert len(rows(empty)) == 2
 
 
 def ids(client: TestClient, **params: Any) -> list[str]:

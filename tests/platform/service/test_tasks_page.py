@@ -11,7 +11,7 @@ from sqlmodel import Session, col, delete, select
 
 from govray.platform.service.acting import acting
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import AuditEntry, QueueEntry
+from govray.platform.store.tables import AuditEntry, QueueEntry, Repeat
 from govray.platform.tasks.task_file import read_task
 from tests.support.people import OWN_PAGE, Service
 from tests.support.shown_task import entry, serving_tasks
@@ -31,7 +31,8 @@ def _empty(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for name in {"shown", "service"} & set(request.fixturenames):
         with Session(request.getfixturevalue(name).engine) as session:
-            session.execute(delete(QueueEntry))
+            for table in (QueueEntry, Repeat):
+                session.execute(delete(table))
             session.commit()
 
 

@@ -9,16 +9,14 @@ session, and commit what they write.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sqlmodel import Session, col, select
 
 from govray import traces
 from govray.errors import GovrayError, InfrastructureFailed
-from govray.governance.formats import canonical_json
 from govray.governance.submission.register_client import RegisterClient
 from govray.governance.submission.register_forms import AcceptanceForm, Isolation
 from govray.governance.submission.yaml_overrides import read_mapping, written
@@ -69,7 +67,6 @@ class Asked:
         fork_of: An experiment, in place of a file. What is None is as that has it.
         overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
         policy: Digest of the signed depth policy that the run has to have.
-        key: What makes a second request of the same body the same request.
     """
 
     file: str | Mapping[str, Any] | None = None
@@ -81,7 +78,6 @@ class Asked:
     tags: Sequence[str] = ()
     archive: str | None = None
     policy: str | None = None
-    key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,21 +213,16 @@ def forked(session: Session, caller: Caller, id_: str) -> QueueEntry:
 
 
 def submit(visit: Visit, asked: Asked) -> QueueEntry:
-    """Put what is asked for into the queue, once for each key.
+    """Put what is asked for into the queue.
 
     The attestor's register is told first. So what it has not, is not in the queue, and what is
     changed in the store later starts no job. What it has, and is not in the queue, starts none.
 
     Raises:
-        Problem: As `prepare`. 422, the key came with another body before. 503, the attestor's
-            register does not answer.
+        Problem: As `prepare`. 503, the attestor's register does not answer.
     """
     session, by = visit.session, visit.by
     register: RegisterClient | None = visit.request.app.state.register
-    body = {name: value for name, value in vars(asked).items() if name != "key"}
-    request = keyed(visit.caller, asked.key, body)
-    if request is not None and (row := repeated(session, request)) is not None:
-        return row
     ready = prepare(visit, asked)
     try:
         tags = check_tags(asked.tags or ready.facts.labels)
@@ -250,7 +241,6 @@ def submit(visit: Visit, asked: Asked) -> QueueEntry:
                 policy=ready.policy,
                 archive=ready.archive,
                 forked_from=ready.forked_from,
-                request=request,
                 trace=span.traceparent,
             )
             span.set(govray_experiment=row.id, govray_kind=row.kind)
@@ -258,9 +248,6 @@ def submit(visit: Visit, asked: Asked) -> QueueEntry:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
     if register is not None:
         _register(session, register, row, ready.facts)
-    begin_writing(session)  # of two with one key the second finds the first
-    if request is not None and (first := repeated(session, request)) is not None:
-        return first
     queue_entries.put(session, row, tags, by=by)
     session.commit()
     return row
@@ -348,23 +335,3 @@ def _known_policy(
         raise not_valid(
             "body.policy", "The store knows no policy of this digest", "See /v1/policies"
         ) from None
-
-
-def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The digests of a request's key, which is its caller's own, and of its body; None without."""
-    if key is None:
-        return None
-    try:
-        said = [canonical_json.encode(each) for each in ([caller.name, key], body)]
-    except GovrayError as error:
-        raise not_valid("body", error.what) from None
-    return hashlib.sha256(said[0]).hexdigest(), hashlib.sha256(said[1]).hexdigest()
-
-
-def repeated(session: Session, request: tuple[str, str]) -> QueueEntry | None:
-    """The entry that a request of this key made; None if none did. Raises 422: it had another
-    body."""
-    try:
-        return queue_entries.repeated(session, request)
-    except GovrayError as error:
-        raise not_valid("header.idempotency-key", error.what, error.do) from None

@@ -26,6 +26,7 @@ from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.caller import permitted
+from govray.platform.service.identity.repeats import claim
 from govray.platform.service.identity.roles import submits
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, filled_in, then
@@ -80,7 +81,6 @@ class Filled:
             pool=self.pool or None,
             priority=int(self.priority) if self.priority else None,
             tags=tags,
-            key=self.key or None,
         )
 
 
@@ -131,6 +131,7 @@ def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
 def submit(visit: VisitDep, fields: FormDep) -> Response:
     filled = filled_in(Filled, fields)
     try:
+        claim(visit, filled.key or None, repr(filled).encode())
         row = acting.submit(visit, filled.asked())
     except (Problem, Refused) as error:
         return _again(visit, filled, error)

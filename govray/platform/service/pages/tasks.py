@@ -26,6 +26,7 @@ from govray.platform.service.http import problems
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import Page, PageDep, filtered
+from govray.platform.service.identity.repeats import claim
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, checked, filled_in, form_of, then
 from govray.platform.service.pages.new_experiment import may_start
@@ -98,7 +99,8 @@ def listing(
 def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
     filled = filled_in(TaskForm, fields)
     try:
-        submit_task(visit, filled.task(), filled.key or None)
+        claim(visit, filled.key or None, repr(filled).encode())
+        submit_task(visit, filled.task())
     except (Problem, GovrayError) as error:
         problem = problems.of(error)
         if problem is None or problem.status_code not in (400, 409, 422):

@@ -29,6 +29,7 @@ from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, not_valid
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
+from govray.platform.service.identity.repeats import OnceWithSecretDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import DSSE, ENVELOPE_RESPONSE, trust_roots
 from govray.platform.service.routes.models import NAME, VERSION
@@ -223,7 +224,7 @@ class NewLink(Body):
 
 
 @router.post("/cases", status_code=201)
-def receive(visit: VisitDep, asked: AskedCase, desk: DeskDep) -> ReceivedCase:
+def receive(visit: OnceWithSecretDep, asked: AskedCase, desk: DeskDep) -> ReceivedCase:
     """Ask whether a work was used. Without a token only where the operator allows it.
 
     What you send is kept until the case is closed. Then its SHA-256 stays.

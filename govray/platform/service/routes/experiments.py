@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Query, Response
 from pydantic import ConfigDict, Field
 from sqlalchemy import literal, null, union_all
 from sqlmodel import Session, col, select
@@ -27,6 +27,7 @@ from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
@@ -56,15 +57,6 @@ _Tags = Annotated[
     ),
 ]
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        pattern="^[!-~]{1,128}$",
-        description="Of your choice, new for each experiment. The same request with the same key "
-        "answers the same experiment, and makes no second one.",
-    ),
-]
 
 
 class NewExperiment(Answer):
@@ -214,7 +206,7 @@ class PoolItem(Answer):
     },
 )
 def submit_experiment(
-    visit: VisitDep, new: Annotated[NewExperiment, Body()], response: Response, key: Key = None
+    visit: OnceDep, new: Annotated[NewExperiment, Body()], response: Response
 ) -> Experiment:
     """Submit an experiment. It is checked against the whole schema first.
 
@@ -222,7 +214,7 @@ def submit_experiment(
     reconciler has room for it.
     """
     archives.check_there(visit.request.app.state.settings.storage, new.archive)
-    row = acting.submit(visit, _asked(new, key))
+    row = acting.submit(visit, _asked(new))
     response.headers["Location"] = f"/v1/experiments/{row.id}"
     return answer(visit, find_experiment(visit.session, visit.caller, row.id))
 
@@ -441,6 +433,6 @@ def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
     )
 
 
-def _asked(new: NewExperiment, key: str | None = None) -> Asked:
+def _asked(new: NewExperiment) -> Asked:
     same = new.model_dump(exclude={"set", "tags"})
-    return Asked(**same, overrides=tuple(new.set), tags=tuple(new.tags), key=key)
+    return Asked(**same, overrides=tuple(new.set), tags=tuple(new.tags))

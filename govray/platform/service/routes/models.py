@@ -31,6 +31,7 @@ from govray.platform.service.http.answer import Body
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_models
@@ -228,7 +229,7 @@ def version(
 
 
 @router.post("/models/{model}/versions", status_code=201, dependencies=[WRITES])
-def register(visit: VisitDep, model: _ModelName, new: NewVersion) -> Version:
+def register(visit: OnceDep, model: _ModelName, new: NewVersion) -> Version:
     """Make a version of an attestation that the store holds; the model too, if it is new.
 
     The store holds an attestation only if it was verified. `govray model register` verifies and

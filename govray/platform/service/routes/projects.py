@@ -26,6 +26,7 @@ from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.roles import role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.readers import SIGNED_IN, is_admin
@@ -91,7 +92,7 @@ def workspaces(visit: VisitDep, page: PageDep) -> Listing[Workspace]:
 
 
 @router.post("/workspaces", status_code=201)
-def make_workspace(visit: VisitDep, new: NewWorkspace) -> Workspace:
+def make_workspace(visit: OnceDep, new: NewWorkspace) -> Workspace:
     """Make a workspace. For admins of the organisation."""
     demand_manage(visit.session, visit.caller, "organisation", "", at=visit.at)
     begin_writing(visit.session)
@@ -137,7 +138,7 @@ def projects(
 
 
 @router.post("/projects", status_code=201)
-def make_project(visit: VisitDep, new: NewProject) -> Project:
+def make_project(visit: OnceDep, new: NewProject) -> Project:
     """Make a project in a workspace. For admins of that.
 
     Experiments of this name that nobody's project had become its own. So only an admin of the

@@ -22,6 +22,7 @@ from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.readers import SIGNED_IN, watches
 from govray.platform.store import role_bindings, tables
@@ -138,7 +139,7 @@ def bindings(
 
 
 @router.post("/role-bindings", status_code=201)
-def bind(visit: VisitDep, new: NewBinding) -> Binding:
+def bind(visit: OnceDep, new: NewBinding) -> Binding:
     """Give a role in a place. For admins of it.
 
     The same role of the same subject again gets another end.

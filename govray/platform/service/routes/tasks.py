@@ -25,16 +25,16 @@ from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, refused
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.routes.experiments import DIGEST, VERBS, Key
+from govray.platform.service.routes.experiments import DIGEST, VERBS
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.lookup import absent
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import entries, reads_file
 from govray.platform.store import queue_entries
-from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import TaskKind
 from govray.platform.store.queue_entries import LONGEST_CONFIG
 from govray.platform.store.states import ExperimentState
@@ -121,15 +121,10 @@ def list_tasks(
 
 
 @router.post("/tasks", status_code=201, dependencies=[SUBMITTERS])
-def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
+def submit_task(visit: OnceDep, new: NewTask) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
     archives.check_there(visit.request.app.state.settings.storage, new.archive)
     task = read_task(new.config, where="config")
-    request = acting.keyed(visit.caller, key, {"task": new.model_dump()})
-    if request is not None:
-        begin_writing(visit.session)  # of two with one key the second finds the first
-        if (row := acting.repeated(visit.session, request)) is not None:
-            return _shown(row)
     by = visit.by
     pool, priority = project_rules.check_task(
         visit.session,
@@ -154,7 +149,6 @@ def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
             slots=SLOTS,
             by=by,
             archive=new.archive,
-            request=request,
             trace=span.traceparent,
         )
         span.set(govray_task=row.id, govray_kind=row.kind)

@@ -22,6 +22,7 @@ from govray.platform.service.http.problems import not_allowed, not_found, refuse
 from govray.platform.service.identity import tokens
 from govray.platform.service.identity.caller import Caller, Scope
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.repeats import OnceWithSecretDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.readers import SIGNED_IN, administers, is_admin
 from govray.platform.store import tables
@@ -84,7 +85,7 @@ def listing(visit: VisitDep, page: PageDep) -> Listing[TokenItem]:
 
 
 @router.post("/tokens", status_code=201)
-def make(visit: VisitDep, new: NewToken) -> MadeToken:
+def make(visit: OnceWithSecretDep, new: NewToken) -> MadeToken:
     """Make a token of your own; for admins anyone's, and its user if that is new."""
     at, user = visit.request.app.state.clock(), new.user or visit.caller.name
     others = user != visit.caller.name or new.role is not None or new.supplier is not None

@@ -19,6 +19,7 @@ from govray.platform.service.http.problems import not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.repeats import OnceWithSecretDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store import tables, webhooks
@@ -127,7 +128,7 @@ def listing(session: SessionDep, page: PageDep) -> Listing[Webhook]:
 
 
 @router.post("/webhooks", status_code=201, dependencies=[ADMIN])
-def add(visit: VisitDep, new: NewWebhook) -> MadeWebhook:
+def add(visit: OnceWithSecretDep, new: NewWebhook) -> MadeWebhook:
     """Make a webhook, and show its secret, once. For admins."""
     key = indexing_key(visit.session, visit.request.app.state.settings.store)
     row, secret = webhooks.add(
