@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.base_install import OUTSIDE, base_install
 from tests.support.tree import ROOT
 from tests.support.world import POLICY
 
@@ -20,20 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of an environment that holds the base install."""
-    folder = tmp_path_factory.mktemp("base") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
-    words = ["install", "--quiet", ROOT]
-    subprocess.run([*pip_of(folder / "bin"), *words], check=True, timeout=500)
-    return folder / "bin"
-
-
-def pip_of(bin: Path) -> list[object]:
-    """The pip of these tests, at work in that environment: a second copy takes seconds to make."""
-    return [sys.executable, "-m", "pip", "--python", bin / "python", "--disable-pip-version-check"]
-
-
-# Nothing of this process's own paths may leak in.
-OUTSIDE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return base_install(tmp_path_factory.mktemp("base"))
 
 
 def govray_base(bin: Path, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:

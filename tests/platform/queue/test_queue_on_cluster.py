@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from sqlmodel import Session
 
 import govray
 from govray.governance.record.ledger import Leaf, read_leaves
 from govray.governance.submission.code_archive import archive_folder
-from govray.governance.submission.register_client import RegisterDoor
-from govray.platform.attestor.register import Register
-from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import Cluster
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import SlotLimits
@@ -35,21 +31,16 @@ from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.endpoint import task_folder
 from govray.platform.tasks.finite_task import OUTPUT
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.preparation import prepare_experiment
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
 from govray.train.state import snapshot
-from tests.support import slow_while
-from tests.support.attesting import attestor_of, root_digest
-from tests.support.deployment import Deployment
+from tests.support.attesting import attestor_of
 from tests.support.forked_workers import Forked
 from tests.support.kubernetes_server import kubernetes
 from tests.support.on_kubernetes import TENANTS, jobs_on, pods
 from tests.support.people import serve
+from tests.support.queue_world import queue_world
 from tests.support.ray_nodes import ray_nodes
-from tests.support.registered import TOKEN, door
-from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
 pytestmark = pytest.mark.timeout(900)
@@ -94,58 +85,23 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("on", ["Ray Jobs", pytest.param("Kubernetes", marks=pytest.mark.story)])
-def test_from_the_queue_to_a_verified_model(
-    tmp_path: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch, on: str
-) -> None:
-    monkeypatch.setenv(slow_while.FOLDER, str(tmp_path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    slow = tmp_path / "slow"
-    slow.touch()
-    here = Deployment(tmp_path / "deployment")
-    storage, code = here.folder / "runs", tmp_path / "code"
-    for folder in (storage, code / "jobs"):
-        folder.mkdir(parents=True)
-    (code / "jobs" / "train.py").write_bytes((ROOT / "jobs" / "train.py").read_bytes())
-    experiment = here.experiment(
-        entrypoint=f"{slow_while.__name__}:GPT",
-        max_steps=STEPS,
-        checkpoint={"every_steps": 1},
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        run_here(patch)
-        prepare_experiment(parse_experiment(experiment, where="test"), here.signers["operator"])
-    here.key.unlink()  # no job needs it
-    asked = {"file": yaml.safe_dump(experiment), "archive": archive_folder(code, storage)}
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
-    open_store(url, create=True).dispose()
-    register = Register(f"sqlite:///{tmp_path / 'register.db'}")
-    (token := tmp_path / "token").write_text(TOKEN)
-    token.chmod(0o600)
+def test_from_the_queue_to_a_verified_model(tmp_path: Path, forked: Forked, on: str) -> None:
     with ExitStack() as open_:
-        address = open_.enter_context(door(register, root_digest(here)))
-        at = RegisterDoor(url=address, token_file=str(token))
-        service = open_.enter_context(serve(url, attestor=at))
-        nodes = open_.enter_context(ray_nodes(forked, workers=0, cpus=2))
-        told = AttestorRegister(at.client())
+        world = open_.enter_context(queue_world(tmp_path, forked, steps=STEPS))
+        here, storage, register, told = world.here, world.storage, world.register, world.told
+        world.slow.touch()
+        service = open_.enter_context(serve(world.url, attestor=world.door))
         tick: Callable[[], object] = lambda: None  # noqa: E731
-        cluster: Cluster = RayJobs(nodes.dashboard, storage, register=told)
+        cluster = world.cluster
         if on == "Kubernetes":  # whose pods are processes here, of one cluster that is there
-            run_pod = open_.enter_context(pods(tmp_path / "pods", RAY_ADDRESS=nodes.address))
+            run_pod = open_.enter_context(pods(tmp_path / "pods", RAY_ADDRESS=world.nodes.address))
             server = open_.enter_context(kubernetes(run=run_pod))
             tick, one = server.tick, {"default": Slot(cpus=1, memory=1 << 30)}
             tenants = {"default": TENANTS["a"]}
             cluster = jobs_on(server, storage, register=told, slots=one, tenants=tenants)
-        reconciler = Reconciler(
-            service.engine,
-            cluster,
-            SlotLimits(pools={"default": 2}),
-            holder="the test",
-            clock=instant,
-            retries=Retries(first_s=0.1),
-            decided=told.decided,
-        )
+        reconciler = world.reconciler(service.engine, cluster)
         assert reconciler.once().unreachable is None  # the service knows the pools from now on
-        answer = service.client("engineer").post("/v1/experiments", json=asked)
+        answer = service.client("engineer").post("/v1/experiments", json=world.asked)
         assert answer.status_code == 201, answer.text
         id = answer.json()["id"]
         assert register.accepted(id).user == "engineer"
@@ -168,7 +124,7 @@ def test_from_the_queue_to_a_verified_model(
         until(lambda: snapshot.latest(run) is not None)
         os.kill(drivers(run)[0], 9)
         until(lambda: row().failures == 1)
-        slow.unlink()
+        world.slow.unlink()
         until(lambda: row().state is S.COMPLETED)
         assert not (run / "model").exists()
         attestor = attestor_of(here, register, storage, tmp_path)
@@ -177,29 +133,28 @@ def test_from_the_queue_to_a_verified_model(
         page = service.client("engineer").get(f"/experiments/{id}", headers=PAGE).text
         assert "ATTESTED" in page
 
-    assert (row().attested, row().not_attested) == ("ATTESTED", None)
-    assert row().attempt == 2
-    assert len(drivers(run)) == 2
-    data = (run / "ledger.ahead.jsonl").read_bytes()
-    leaves = [each for each in read_leaves(data) if isinstance(each, Leaf)]
-    assert [each.step for each in leaves] == list(range(STEPS))  # each once
-    assert {each.world_size for each in leaves} == {2}
-    chain = register.posts(id, run.name)
-    assert {each.attempt for each in chain} == {1, 2}
-    assert [each.kind for each in chain[-2:]] == ["finished", "ended"]
-    newest = snapshot.latest(run)
-    assert newest is not None
-    assert chain[-1].step == newest[1] == STEPS
-    assert chain[-1].commit == commit_folder.open_commit(newest[0]).digest
-    register.close()
-    assert done.state == "ATTESTED", done.why
-    model = govray.verify(attestor.settings.models / run.name, trust_root=here.root)
-    assert model.digest == done.digest
-    stated = model.attestation.execution
-    assert stated.attempts == 2
-    assert (stated.submission, stated.user, stated.project) == (id, "engineer", "default")
-    assert stated.isolation == cluster.isolation
-    assert cluster.isolation == ("project" if on == "Kubernetes" else "sharedCluster")
+        assert (row().attested, row().not_attested) == ("ATTESTED", None)
+        assert row().attempt == 2
+        assert len(drivers(run)) == 2
+        data = (run / "ledger.ahead.jsonl").read_bytes()
+        leaves = [each for each in read_leaves(data) if isinstance(each, Leaf)]
+        assert [each.step for each in leaves] == list(range(STEPS))  # each once
+        assert {each.world_size for each in leaves} == {2}
+        chain = register.posts(id, run.name)
+        assert {each.attempt for each in chain} == {1, 2}
+        assert [each.kind for each in chain[-2:]] == ["finished", "ended"]
+        newest = snapshot.latest(run)
+        assert newest is not None
+        assert chain[-1].step == newest[1] == STEPS
+        assert chain[-1].commit == commit_folder.open_commit(newest[0]).digest
+        assert done.state == "ATTESTED", done.why
+        model = govray.verify(attestor.settings.models / run.name, trust_root=here.root)
+        assert model.digest == done.digest
+        stated = model.attestation.execution
+        assert stated.attempts == 2
+        assert (stated.submission, stated.user, stated.project) == (id, "engineer", "default")
+        assert stated.isolation == cluster.isolation
+        assert cluster.isolation == ("project" if on == "Kubernetes" else "sharedCluster")
 
 
 def drivers(run: Path) -> list[int]:
