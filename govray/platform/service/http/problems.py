@@ -291,21 +291,22 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _respond)
 
 
-def _described(description: str) -> dict[str, Any]:
+def described(description: str) -> dict[str, Any]:
+    """How the description has an error."""
     reference = {"$ref": "#/components/schemas/ProblemDetails"}
     return {"description": description, "content": {MEDIA_TYPE: {"schema": reference}}}
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: _described("The request is malformed."),
-    401: _described("No token where one is needed, or one that is not accepted."),
-    403: _described("The role or scope does not allow it."),
-    404: _described("There is no such thing that the caller may read."),
-    409: _described("Refused: the request contradicts what is recorded."),
-    413: _described("The body is larger than the service reads."),
-    422: _described("A field is not valid, or the given bytes do not verify."),
-    429: _described("More requests than the rate allows; see Retry-After."),
-    500: _described("The server failed; `instance` is in its log."),
-    503: _described("Too slow, too busy, or without its store; see Retry-After."),
+    400: described("The request is malformed."),
+    401: described("No token where one is needed, or one that is not accepted."),
+    403: described("The role or scope does not allow it."),
+    404: described("There is no such thing that the caller may read."),
+    409: described("Refused: the request contradicts what is recorded."),
+    413: described("The body is larger than the service reads."),
+    422: described("A field is not valid, or the given bytes do not verify."),
+    429: described("More requests than the rate allows; see Retry-After."),
+    500: described("The server failed; `instance` is in its log."),
+    503: described("Too slow, too busy, or without its store; see Retry-After."),
 }
 """What every route may answer besides its own."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Select
 from sqlmodel import Session, col, select
@@ -28,6 +28,7 @@ from govray.errors import CouldNotCheck, GovrayError
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.trust_state import Verified
 from govray.platform.service.http.answer import Body
+from govray.platform.service.http.edits import EDITED, ETAG, IF_MATCH, check_unchanged, tell
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
@@ -214,15 +215,16 @@ def versions(
     )
 
 
-@router.get("/models/{model}/versions/{version}")
+@router.get("/models/{model}/versions/{version}", responses=ETAG)
 def version(
-    visit: VisitDep, model: _ModelName, version: _VersionName
+    visit: VisitDep, model: _ModelName, version: _VersionName, response: Response
 ) -> VersionWithHistory | VersionReference:
     """One version; for staff with its history."""
     row = find_version(visit.session, visit.caller, model, version)
     found = _version(visit, row)
     if not isinstance(found, Version):
         return found
+    tell(response, [found.labels, found.notes])
     again = [Reverified(**each.model_dump()) for each in changes(visit.session, row.attestation)]
     history = _history(visit.session, row)
     return VersionWithHistory(**found.model_dump(), history=history, reverified=again)
@@ -242,13 +244,18 @@ def register(visit: OnceDep, model: _ModelName, new: NewVersion) -> Version:
     return _full(visit.session, row)
 
 
-@router.patch("/models/{model}/versions/{version}", dependencies=[WRITES])
+@router.patch(
+    "/models/{model}/versions/{version}", dependencies=[WRITES, IF_MATCH], responses=EDITED
+)
 def annotate(
     visit: VisitDep, model: _ModelName, version: _VersionName, given: Annotations
 ) -> Version:
     """Replace the labels or notes of a version. Nothing else of it can be changed."""
-    find_version(visit.session, visit.caller, model, version)
+    row = find_version(visit.session, visit.caller, model, version)
     check_promotes(visit.session, visit.caller, model)
+    begin_writing(visit.session)
+    visit.session.refresh(row)
+    check_unchanged(visit.request, [row.labels, row.notes])
     row = registry.annotate(
         visit.session, name=model, version=version, by=visit.by, **given.model_dump()
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlmodel import col
@@ -23,6 +23,7 @@ from govray.platform.service.acting.project_rules import (
     find_workspace,
 )
 from govray.platform.service.http.answer import Answer, Body
+from govray.platform.service.http.edits import EDITED, ETAG, IF_MATCH, check_unchanged, tell
 from govray.platform.service.http.problems import refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
@@ -178,14 +179,15 @@ def change_project(visit: VisitDep, project: PlaceName, change: PlaceChange) -> 
     return _project(visit, row)
 
 
-@router.get("/projects/{project}/settings")
-def settings(visit: VisitDep, project: PlaceName) -> Settings:
+@router.get("/projects/{project}/settings", responses=ETAG)
+def settings(visit: VisitDep, project: PlaceName, response: Response) -> Settings:
     """What may be submitted to a project, and what is the default there."""
     row = find_project(visit.session, visit.caller, project)
+    tell(response, row.settings)
     return Settings(settings=project_rules.settings_of(row))
 
 
-@router.put("/projects/{project}/settings")
+@router.put("/projects/{project}/settings", dependencies=[IF_MATCH], responses=EDITED)
 def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Settings:
     """Replace a project's config policy. For its admins.
 
@@ -198,6 +200,8 @@ def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Se
     except UsageError as error:
         raise unprocessable(f"body: {error.what}", error.do) from None
     begin_writing(visit.session)
+    visit.session.refresh(row)
+    check_unchanged(visit.request, row.settings)
     tenancy.change_project(visit.session, row, settings=parsed.stored(), by=visit.by)
     visit.session.commit()
     return Settings(settings=parsed)
