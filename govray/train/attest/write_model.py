@@ -24,7 +24,7 @@ from typing import Any
 from govray.data.records_file import open_records
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.environment import EarlierCode, Environment
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.model_attestation import (
     Claims,
@@ -54,6 +54,7 @@ from govray.train.checkpoint.holds import check_not_held
 from govray.train.checkpoint.storage import latest
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
+from govray.train.inputs.run_listing import earlier_code
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.run_folder import events as run_events
 from govray.train.run_folder.clock import instant
@@ -120,7 +121,7 @@ def unsigned(
         record = replace(record, finished=stopped)
     committed = final_checkpoint(run, record, early=stopped is not None)
     refuse_other_record(run, carried(committed))
-    record = replace(record, earlier=_earlier_code(record, run_events.read(run)))
+    record = replace(record, earlier=earlier_code(record.earlier, run_events.read(run)))
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     own = trust.each_key_counts("operator")  # other keys may sign later
     manifest = verify_manifest(own, record.manifest, at=record.started)
@@ -177,24 +178,6 @@ def by_hand(run: Place, found: UnsignedModel, *, at: datetime) -> Execution:
         registered=found.claims.run.started,
         attested=format_time(at),
     )
-
-
-def _earlier_code(record: RunRecord, log: Sequence[run_events.AnyEvent]) -> tuple[EarlierCode, ...]:
-    """The earlier code, each up to the step from which other code ran. Where a commit was damaged,
-    or the run rolled back, that was before the commit with which the run went on."""
-    reach = {each.step: each.step for each in record.earlier}
-    since = 0
-    for event in log:
-        if isinstance(event, run_events.OtherCode):
-            since = event.step
-        elif isinstance(event, run_events.AttemptStarted):
-            reach |= {at: min(to, event.step) for at, to in reach.items() if at <= since}
-    kept: dict[int, EarlierCode] = {}
-    for each in record.earlier:
-        step = reach[each.step]
-        if step:  # else none of its steps is left
-            kept.setdefault(step, each.model_copy(update={"step": step}))
-    return tuple(kept[step] for step in sorted(kept))
 
 
 def signed_files(run: Place) -> dict[str, bytes]:

@@ -189,6 +189,9 @@ def _under_its_code(record: RunRecord, made: RunRecord, folder: Place) -> RunRec
     over = record.finished or step == record.plan.max_steps or ended_early(folder, step)
     if over or run_listing.same_code(record, made):
         return record  # no step will run under the other code
+    # Before the event, after which what the log says of them counts no more.
+    record = replace(record, earlier=run_listing.earlier_code(record.earlier, events.read(folder)))
+    record.write_summary(folder)
     events.append(folder, events.OtherCode(at=now(), step=step))
     return record.under(made.environment, folder, step=step)
 

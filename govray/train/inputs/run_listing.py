@@ -5,12 +5,14 @@ The driver's lock shows whether a run has a driver. Nothing here needs a cluster
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from govray.data.corpus import read_credentials
 from govray.errors import GovrayError, Refused
+from govray.governance.attestation.environment import EarlierCode
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
@@ -308,6 +310,28 @@ def _refuse(names: Sequence[str], where: str) -> None:
 def same_code(record: RunRecord, made: RunRecord) -> bool:
     """Whether both are of one code, of govray and of the model or loop."""
     return record.code == made.code and _comparable(record)[_SOURCE] == _comparable(made)[_SOURCE]
+
+
+def earlier_code(
+    earlier: Sequence[EarlierCode], log: Sequence[events.AnyEvent]
+) -> tuple[EarlierCode, ...]:
+    """The earlier code, each up to the step from which other code ran. Where a commit was damaged,
+    or the run rolled back, that was before the commit with which the run went on.
+
+    Args:
+        earlier: As the run's record has it, which was so at its last change of code.
+    """
+    reach: float = math.inf
+    for event in log:
+        if isinstance(event, events.OtherCode):
+            reach = math.inf
+        elif isinstance(event, events.AttemptStarted):
+            reach = min(reach, event.step)
+    kept: dict[int, EarlierCode] = {}
+    for each in earlier:
+        if step := int(min(each.step, reach)):  # else none of its steps is left
+            kept.setdefault(step, each.model_copy(update={"step": step}))
+    return tuple(kept.values())
 
 
 def refuse_other_submission(record: RunRecord, submission: Submission | None) -> None:

@@ -128,7 +128,7 @@ class RunRecord:
         """The same run, finished, and recorded so.
         ``ended``: the step before which the run ended, if that was early."""
         done = replace(self, finished=finished, ended=ended)
-        done._write_summary(run_folder)
+        done.write_summary(run_folder)
         return done
 
     def under(self, environment: Environment, run_folder: Place, *, step: int) -> RunRecord:
@@ -138,7 +138,7 @@ class RunRecord:
         if step > max((each.step for each in self.earlier), default=0):
             then = EarlierCode(step=step, code_digest=self.code, source=self.environment.source)
             changed = replace(changed, earlier=(*self.earlier, then))
-        changed._write_summary(run_folder)
+        changed.write_summary(run_folder)
         return changed
 
     def code_of(self, start: int, stop: int) -> Environment | None:
@@ -153,7 +153,8 @@ class RunRecord:
             update={"code_digest": then.code_digest, "source": then.source}
         )
 
-    def _write_summary(self, run_folder: Place) -> None:
+    def write_summary(self, run_folder: Place) -> None:
+        """Record in the run's folder what of the record may change."""
         write_whole(run_folder / RECORD / SUMMARY, canonical_json.encode(self._summary()))
 
     def _summary(self) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import gating
 from govray.train.inputs.order import Order
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
+from govray.train.inputs.run_listing import earlier_code
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import run_settings
 from govray.train.loop.entrypoint import own_loop, resolve
@@ -50,6 +51,7 @@ from govray.train.loop.experiment_loop import train_loop
 from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
 from govray.train.replay.replay_outcome import FOLDER, ReplayFinding
 from govray.train.replay.segments import Segment, segments, start_and_stop
+from govray.train.run_folder import events
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import source_of
 from govray.train.state import resume_point
@@ -113,6 +115,7 @@ def replay(
             where=str(run),
             do=f"Replay that run for them, and this one with --steps {donor.step}:{end}",
         )
+    record = replace(record, earlier=earlier_code(record.earlier, events.read(run)))
     code = record.code_of(start, stop)
     if code is None:
         first = record.earlier[0].step

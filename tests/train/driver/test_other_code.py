@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,10 @@ import pytest
 import govray
 from govray.cli import main
 from govray.errors import CouldNotCheck, Refused, Stopped
-from govray.governance.attestation.environment import EarlierCode
-from govray.train.attest.write_model import _earlier_code
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import _under_its_code, from_experiment
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.run_listing import earlier_code
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import environment_probe, events, stop_request
@@ -23,6 +24,7 @@ from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
 STEPS, AT = 6, 4
+PLACE = "govray.train.driver.trainer"
 OTHER, THIRD = ("sha256:" + letter * 64 for letter in "ab")
 
 
@@ -114,24 +116,38 @@ def test_each_code_has_its_steps(here: Deployment, under: Callable[[str], None])
     assert earlier[1].code_digest == OTHER
 
 
-def test_steps_that_ran_again_under_the_other_code_are_not_comparable() -> None:
+def test_steps_that_ran_again_under_the_other_code_are_not_comparable(
+    here: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A commit was damaged, or the run rolled back, behind the change."""
-    record: Any = type("Record", (), {})()
-    record.earlier = (
-        EarlierCode(step=40, code_digest=OTHER),
-        EarlierCode(step=80, code_digest=THIRD),
-    )
-    at = "2026-11-10T08:00:00Z"
+    run, at = stopped(here, after=2), "2026-11-10T08:00:00Z"
 
     def began(step: int) -> events.AttemptStarted:
         return events.AttemptStarted(at=at, attempt=1, world_size=1, step=step)
 
-    def steps(*log: events.AnyEvent) -> list[int]:
-        return [each.step for each in _earlier_code(record, log)]
+    def other(step: int) -> events.OtherCode:
+        return events.OtherCode(at=at, step=step)
 
-    first, second = (events.OtherCode(at=at, step=step) for step in (40, 80))
-    assert steps(began(0), first, began(40), second, began(80)) == [40, 80]
-    assert steps(began(0), first, began(20), second, began(80)) == [20, 80]
-    assert steps(first, began(40), second, began(60)) == [40, 60]
-    assert steps(first, began(40), second, began(20)) == [20]
-    assert steps(first, began(0), second, began(80)) == [80]
+    def steps(*log: events.AnyEvent) -> list[int]:
+        folder = tmp_path / f"copy-{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(run, folder)
+        for number, event in enumerate(log):
+            if isinstance(event, events.OtherCode):
+                commit = folder, event.step
+                monkeypatch.setattr(f"{PLACE}.latest", lambda _, commit=commit: commit)
+                record, digest = read_record(folder), f"sha256:{number:064x}"
+                code = record.environment.model_copy(update={"code_digest": digest})
+                _under_its_code(record, replace(record, environment=code), folder)
+            else:
+                events.append(folder, event)
+        return [
+            each.step for each in earlier_code(read_record(folder).earlier, events.read(folder))
+        ]
+
+    assert steps(other(3), began(3), other(5), began(5)) == [3, 5]
+    assert steps(other(3), began(1), other(5), began(5)) == [1, 5]
+    assert steps(other(3), began(3), other(5), began(4)) == [3, 4]
+    assert steps(other(3), began(3), other(5), began(1)) == [1]
+    assert steps(other(3), began(0), other(5), began(5)) == [5]
+    assert steps(other(3), began(1), other(2), began(2)) == [1, 2], "one behind the first change"
+    assert steps(other(3), began(3), other(5), other(3), began(3)) == [3], "none ran between"
