@@ -53,7 +53,8 @@ _Tags = Annotated[
     list[_Tag],
     Field(
         max_length=MOST_TAGS,
-        description="Words to find it by: letters, digits and `. _ -`. Left out: the file's labels.",
+        description="Words to find it by: letters, digits and `. _ -`. Left out: the file's "
+        "labels.",
     ),
 ]
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
