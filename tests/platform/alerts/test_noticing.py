@@ -143,9 +143,7 @@ def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
 
 
 @on_both
-def test_a_budget_is_an_event_once_a_month(
-    store: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_is_an_event_once_a_month(store: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run, and a task that is running, count from their start on; what began before does not.
     A project with hours left stands before it."""
     monkeypatch.setattr(noticing, "BATCH", 1)
