@@ -112,7 +112,7 @@ def test_an_attestation_becomes_a_version_with_labels_and_notes(running: Service
     page = client(running).get("/models/fresh/2.0.0").text
     assert "team=law" in page
     assert "&lt;b&gt;mind&lt;/b&gt;" in page
-    for wrong in ({"labels": "team"}, {"labels": "a=1\na=2"}, {"labels": "ä=1"}):
+    for wrong in ({"labels": "team"}, {"labels": "a=1\na =2"}, {"labels": "ä=1"}):
         assert client(running).post(edit, data=wrong).status_code == 422
     for wrong in ({"model": "../up"}, {"version": "1"}, {"model": ""}):
         assert client(running).post(f"{shown}/register", data=new | wrong).status_code in (400, 422)

@@ -371,10 +371,10 @@ def _annotations(fields: Fields) -> dict[str, object]:
     """Labels and notes as a form has them. Raises 422: a line is no label, or repeats one."""
     labels: dict[str, str] = {}
     for line in filter(None, map(str.strip, fields.get("labels", "").split("\n"))):
-        name, sign, text = line.partition("=")
+        name, sign, text = map(str.strip, line.partition("="))
         if not sign or name in labels:
             raise not_valid("labels", f"{line[:80]!r} is not NAME=TEXT, or repeats a name")
-        labels[name.strip()] = text.strip()
+        labels[name] = text
     return {"labels": labels, "notes": fields.get("notes", "")}
 
 
