@@ -415,6 +415,7 @@ def _note(
     for event in events.read(folder):
         if isinstance(event, events.DriverStarted):
             past.clear()
+            final = None  # somebody resumed the run
         elif isinstance(event, events.Failed):
             past.append(event)
         elif isinstance(event, events.AttemptStarted):

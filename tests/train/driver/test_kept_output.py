@@ -86,7 +86,9 @@ def test_a_line_of_the_attempt_that_failed_ends_its_retries(
     assert look is not None
     look("ValueError: no such column")
     assert restarts() is (action == "flag")
-    begin(3)  # somebody has resumed the run
+    events.append(tmp_path, events.DriverStarted(at=now(), driver=2, host="h", pid=1))
+    assert restarts(), "somebody has resumed the run, and its attempt has not begun"
+    begin(3)
     assert restarts()
 
 
