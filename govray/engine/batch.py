@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from govray.engine.steps.batch import IGNORED, Asked, MicroBatch, StepBatch
+from govray.engine.steps.batch import IGNORED, AfterStep, MicroBatch, StepBatch
 
-__all__ = ["IGNORED", "Asked", "MicroBatch", "StepBatch"]
+__all__ = ["IGNORED", "AfterStep", "MicroBatch", "StepBatch"]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from govray.engine.batch import Asked, StepBatch
+from govray.engine.batch import AfterStep, StepBatch
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -298,7 +298,7 @@ def test_collectives_come_in_one_order_at_any_world_size(
 def one_queued(fused: bool, stop: bool = False) -> dict[str, Any]:
     here = Trained(fused=fused)
     batch = replace(
-        here.batch(0), asked=Asked.STOP if stop and dist.get_rank() == 1 else Asked.NOTHING
+        here.batch(0), asked=AfterStep.STOP if stop and dist.get_rank() == 1 else AfterStep.NOTHING
     )
     queued = here.run.queue(batch, loss)
     again = raised(lambda: here.run(here.batch(1), loss))
@@ -331,7 +331,7 @@ def test_so_is_a_model_that_ranks_share(two_ranks: RankPool) -> None:
 
 def test_so_is_a_step_that_some_rank_asks_to_be_the_last(two_ranks: RankPool) -> None:
     for found in two_ranks.run(one_queued, True, True):
-        assert [each.asked for each in found["queued"]] == [Asked.STOP]
+        assert [each.asked for each in found["queued"]] == [AfterStep.STOP]
 
 
 def test_a_step_that_waits_is_never_passed_over(two_ranks: RankPool) -> None:

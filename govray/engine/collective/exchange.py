@@ -25,7 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from govray.engine.batch import Asked
+from govray.engine.batch import AfterStep
 from govray.engine.collective.agreement import (
     Agreed,
     Agreement,
@@ -51,7 +51,7 @@ class Needs:
 
     passes: tuple[int, ...]
     shape: bool
-    asked: Asked
+    asked: AfterStep
 
     @staticmethod
     def count(domains: int) -> int:
@@ -65,7 +65,7 @@ class Needs:
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Needs:
         *passes, shape, asked = numbers
-        return cls(tuple(passes), bool(shape), Asked(asked))
+        return cls(tuple(passes), bool(shape), AfterStep(asked))
 
 
 class Exchange:

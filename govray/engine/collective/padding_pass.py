@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from govray.engine.batch import IGNORED, Asked, MicroBatch
+from govray.engine.batch import IGNORED, AfterStep, MicroBatch
 from govray.engine.collective.aggregator import Governed, trainable
 from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.exchange import Exchange, Needs
@@ -43,7 +43,7 @@ class Padding:
         self._agreement = agreement
         self._shape: Shape | None = None
 
-    def needs(self, passes: Sequence[Pass], asked: Asked = Asked.NOTHING) -> Needs:
+    def needs(self, passes: Sequence[Pass], asked: AfterStep = AfterStep.NOTHING) -> Needs:
         """What this rank, with these passes, needs all ranks to do."""
         if passes:
             self._see(passes[0].parts[0].tensors)

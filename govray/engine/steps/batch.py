@@ -119,7 +119,7 @@ def _taken(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     return framework.concat([tensor[rows[start] : rows[stop - 1] + 1] for start, stop in runs])
 
 
-class Asked(IntEnum):
+class AfterStep(IntEnum):
     """What a rank asks all ranks to do after a step. Of what several ask, the most counts: it is
     what those below it are, and more."""
 
@@ -151,7 +151,7 @@ class StepBatch:
     error: str | None = None
     refused: bool = False
     unreachable: bool = False
-    asked: Asked = Asked.NOTHING
+    asked: AfterStep = AfterStep.NOTHING
 
     def without(self, corpora: Collection[str]) -> StepBatch:
         """The batch as if these corpora had not been read.

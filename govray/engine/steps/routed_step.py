@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from govray.engine.steps.batch import IGNORED, Asked, MicroBatch, StepBatch
+from govray.engine.steps.batch import IGNORED, AfterStep, MicroBatch, StepBatch
 from govray.engine.steps.first_exchange import FirstExchange, Terms
 from govray.engine.steps.rank_failure import FirstFailure, RankFailure, status, stop_if_failed
 from govray.engine.steps.routed import Routed, count_targets, named_domains, resolve_parameters
@@ -162,7 +162,7 @@ class RoutedStep(GatedStep):
             world_size=self.framework.world_size,
             grad_norms=norms,
             time=agreed.time,
-            asked=Asked(agreed.most[0]),
+            asked=AfterStep(agreed.most[0]),
         )
 
     def _put(self, moved: Sequence[Moved]) -> None:

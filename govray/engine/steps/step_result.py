@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from govray.engine.steps.batch import Asked
+from govray.engine.steps.batch import AfterStep
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StepResult:
     grad_norms: Mapping[str, float]
     time: int
     norms: NormSample | None = None
-    asked: Asked = Asked.NOTHING
+    asked: AfterStep = AfterStep.NOTHING
 
 
 def loss_per_target(total: float, targets: float) -> float:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
-from govray.engine.batch import Asked
+from govray.engine.batch import AfterStep
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.train.run_folder import resize_request, stop_request
@@ -38,22 +38,22 @@ class Requests:
         self._looked = -math.inf
         self._between = math.inf if minutes is None else minutes * 60
         self._clock = clock
-        self._said = Asked.NOTHING
+        self._said = AfterStep.NOTHING
         self.committed()
 
     def committed(self) -> None:
         """A commit has begun: the next is due so many minutes later."""
         self._last = self._clock()
 
-    def look(self, *, may_commit: bool) -> Asked:
+    def look(self, *, may_commit: bool) -> AfterStep:
         """What is asked for now. ``may_commit``: whether a commit after the next step is of use."""
         moment = self._clock()
         if moment - self._looked >= self._every:
             self._looked = moment
             if stop_request.requested(self._folder):
-                self._said = Asked.STOP
+                self._said = AfterStep.STOP
             else:
                 asked = resize_request.asked(self._folder)
-                self._said = Asked.PAUSE if asked else Asked.NOTHING
+                self._said = AfterStep.PAUSE if asked else AfterStep.NOTHING
         due = may_commit and moment - self._last >= self._between
-        return max(self._said, Asked.COMMIT if due else Asked.NOTHING)
+        return max(self._said, AfterStep.COMMIT if due else AfterStep.NOTHING)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
 from govray.data.prepared.ray_failures import lost_by_ray
-from govray.engine.batch import Asked, StepBatch
+from govray.engine.batch import AfterStep, StepBatch
 from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn
 from govray.engine.steps.expiry import NoLongerValid
@@ -410,8 +410,8 @@ class Run:
         if section is not None:
             self._judge(section, done, numbers)
         finished = done == self.order.stop or self._best.ended
-        last = finished or self._last.asked is Asked.STOP
-        pause = self._last.asked is Asked.PAUSE and not last
+        last = finished or self._last.asked is AfterStep.STOP
+        pause = self._last.asked is AfterStep.PAUSE and not last
         due = last or bool(self._last.asked) or self._planned_commit(done)
         said: Mapping[str, Any] = numbers
         if due:

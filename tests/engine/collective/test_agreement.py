@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.engine.batch import Asked, StepBatch
+from govray.engine.batch import AfterStep, StepBatch
 from govray.engine.collective.agreement import Agreement, RankFailure, Terms
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused, UsageError
@@ -158,7 +158,7 @@ def attempt(
     )
 
 
-def asked_to(by_rank: dict[int, Asked]) -> list[Asked]:
+def asked_to(by_rank: dict[int, AfterStep]) -> list[AfterStep]:
     """What each of two steps was told; only the second was asked."""
     torch.manual_seed(0)
     model = GPT(2, 16, 8, 13)
@@ -168,21 +168,21 @@ def asked_to(by_rank: dict[int, Asked]) -> list[Asked]:
     for step in (0, 1):
         rows = token_rows(3, 8, 13, step, dist.get_rank())
         batch = step_batch(step, [micro_batch(route, rows)])
-        asked = by_rank.get(dist.get_rank(), Asked.NOTHING) if step else Asked.NOTHING
+        asked = by_rank.get(dist.get_rank(), AfterStep.NOTHING) if step else AfterStep.NOTHING
         told.append(run(replace(batch, asked=asked), loss).asked)
     return told
 
 
 def test_all_ranks_hear_in_the_same_step_the_most_that_one_was_asked(two_ranks: RankPool) -> None:
-    commit, pause, stop = Asked.COMMIT, Asked.PAUSE, Asked.STOP
+    commit, pause, stop = AfterStep.COMMIT, AfterStep.PAUSE, AfterStep.STOP
     for by_rank, heard in (
         ({0: stop}, stop),
         ({1: pause}, pause),
         ({0: commit}, commit),
         ({0: commit, 1: stop}, stop),
-        ({}, Asked.NOTHING),
+        ({}, AfterStep.NOTHING),
     ):
-        assert two_ranks.run(asked_to, by_rank) == [[Asked.NOTHING, heard]] * 2
+        assert two_ranks.run(asked_to, by_rank) == [[AfterStep.NOTHING, heard]] * 2
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))

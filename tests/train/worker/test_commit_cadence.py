@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import govray
 from govray.data.step_reader import StepRows
-from govray.engine.batch import Asked
+from govray.engine.batch import AfterStep
 from govray.engine.model.gpt import loss
 from govray.errors import Stopped, UsageError
 from govray.governance.record.batch_plan import BatchPlan
@@ -49,25 +49,25 @@ class Clock:
         return self.now
 
 
-def look(asked: Requests, *, may_commit: bool = True) -> Asked:
+def look(asked: Requests, *, may_commit: bool = True) -> AfterStep:
     return asked.look(may_commit=may_commit)
 
 
 def test_the_clock_asks_for_a_commit_and_what_asks_for_more_comes_first(tmp_path: Path) -> None:
     clock = Clock(0)
     asked = Requests(tmp_path, 2, clock)
-    assert look(asked) is Asked.NOTHING
+    assert look(asked) is AfterStep.NOTHING
     clock.now = 119
-    assert look(asked) is Asked.NOTHING
+    assert look(asked) is AfterStep.NOTHING
     clock.now = 121
-    assert look(asked, may_commit=False) is Asked.NOTHING  # it waits for a validation
-    assert look(asked) is look(asked) is Asked.COMMIT  # until there is one
+    assert look(asked, may_commit=False) is AfterStep.NOTHING  # it waits for a validation
+    assert look(asked) is look(asked) is AfterStep.COMMIT  # until there is one
     asked.committed()
-    assert look(asked) is Asked.NOTHING
+    assert look(asked) is AfterStep.NOTHING
     clock.now = 300
     stop_request.request(tmp_path, "a test")
-    assert look(asked) is Asked.STOP
-    assert look(Requests(tmp_path, None, clock)) is Asked.STOP
+    assert look(asked) is AfterStep.STOP
+    assert look(Requests(tmp_path, None, clock)) is AfterStep.STOP
 
 
 @pytest.fixture(scope="module")
