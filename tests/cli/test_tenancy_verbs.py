@@ -50,7 +50,7 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
     }
     assert {p["name"]: p["archived"] for p in said("project", "ls")["projects"]}["vision"]
     assert said("usage", "--by", "workspace") == []
-    assert run("usage", "--by", "pool", "--csv").out.startswith("pool,submissions,runs,")
+    assert run("usage", "--by", "pool", "--csv").out.startswith("pool,submitted,runs,")
     with Session(service.engine) as session:
         entries = list(session.exec(select(AuditEntry)))
     done = [entry.action for entry in entries]

@@ -61,7 +61,7 @@ class Answered(Exception):
 
 
 @dataclass(frozen=True)
-class Claim:
+class HeldKey:
     """A key that a request of this process holds."""
 
     engine: Engine
@@ -123,7 +123,7 @@ def claim(visit: Visit, key: str | None, body: bytes, *, keep: bool = True) -> N
         expires=format_time(clock() + HELD),
     )
     engine = request.app.state.engine
-    held = Claim(engine, row.key, row.holder, keep, clock)
+    held = HeldKey(engine, row.key, row.holder, keep, clock)
     with Session(engine) as session:
         begin_writing(session)  # of two with one key the second finds the first
         session.connection().execute(delete(Repeat).where(col(Repeat.expires) <= visit.at))
@@ -171,7 +171,7 @@ class Repeats:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        claims: list[Claim] = []
+        claims: list[HeldKey] = []
         if scope["type"] == "http":
             scope.setdefault("state", {})["claims"] = claims
         kept: list[Message] = []
