@@ -41,7 +41,8 @@ def usage(
     start = format_time(given_time(since, "--since")) if since else None
     asked, known = {"by": by.value, "since": start}, service().service
     if csv:
-        typer.echo(known.usage_csv(**asked), nl=False)
+        for row in known.usage_csv(**asked).splitlines():
+            line(row)
         return
     found = known.usage(**asked)["items"]
     report(found)

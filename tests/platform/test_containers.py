@@ -210,7 +210,7 @@ def test_the_pods_of_the_chart_start_as_they_stand(here: Running) -> None:
     submit = ["train", "jobs/train.yaml", "--project", "research", "--pool", "cpu"]
     here.ends("person", person, ["govray", *submit, "--set", "storage_path=/shared/runs"])
     here.until("queue", lambda: "PATCH /apis/ray.io/v1/namespaces/ml-research" in here.said("api"))
-    assert here.sql("SELECT state, why FROM submission") == "RUNNING|"
+    assert here.sql("SELECT state, why FROM queueentry") == "RUNNING|"
     assert "POST /api/v1/namespaces/ml-research/secrets" in here.said("api")
 
 

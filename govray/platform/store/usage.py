@@ -98,10 +98,11 @@ def usage(
         .where(*asked)
         .group_by(asker)
     ).all()
+    pool = tables.Pool
     running = session.execute(
-        select(asker, col(s.id)).where(
-            *asked, col(s.state).in_(HELD), col(s.kind).not_in(RUN_KINDS)
-        )
+        select(asker, s.started, s.slots, pool.gpus)
+        .outerjoin_from(s, pool, col(pool.name) == col(s.pool))
+        .where(*asked, col(s.state).in_(HELD), col(s.kind).not_in(RUN_KINDS))
     ).all()
     found: dict[str, dict[str, Any]] = {}
     for owned, names in (
@@ -110,7 +111,10 @@ def usage(
         (kept, ("bytes",)),
         (tasks, ("submitted", "worker_hours", "accelerator_hours")),
         (
-            [(name, *_since_start(session, session.get_one(s, id), at)) for name, id in running],
+            [
+                (name, *_since_start(started_at, slots, gpus, at))
+                for name, started_at, slots, gpus in running
+            ],
             ("worker_hours", "accelerator_hours"),
         ),
     ):
@@ -131,21 +135,24 @@ def spent(session: Session, row: tables.QueueEntry, at: str) -> dict[str, float]
     own event log tells."""
     if row.kind in RUN_KINDS:
         return {}
-    workers, accelerators = _since_start(session, row, at)
+    pool = session.get(tables.Pool, row.pool)
+    workers, accelerators = _since_start(row.started, row.slots, pool.gpus if pool else None, at)
     return {
         "worker_seconds": row.worker_seconds + workers,
         "accelerator_seconds": row.accelerator_seconds + accelerators,
     }
 
 
-def _since_start(session: Session, row: tables.QueueEntry, at: str) -> tuple[float, float]:
-    """Seconds of an entry's slots, and of their accelerators, since its last start."""
-    if row.started is None:
+def _since_start(
+    started: str | None, slots: int, gpus: float | None, at: str
+) -> tuple[float, float]:
+    """Seconds of an entry's slots, and of their accelerators, since its last start.
+    ``gpus``: of a slot of its pool."""
+    if started is None:
         return 0.0, 0.0
     # A clock that was set back takes nothing away.
-    lasted = max((parse_time(at) - parse_time(row.started)).total_seconds(), 0.0) * row.slots
-    pool = session.get(tables.Pool, row.pool)
-    return lasted, lasted * (pool.gpus if pool else 0.0)
+    lasted = max((parse_time(at) - parse_time(started)).total_seconds(), 0.0) * slots
+    return lasted, lasted * (gpus or 0.0)
 
 
 def _owner(by: By, table: Any) -> Any:

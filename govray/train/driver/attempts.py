@@ -412,16 +412,16 @@ def _note(
     """Decide on a failure, with the event log as memory, and log it."""
     past: list[events.Failed] = []
     final: events.LogMatched | None = None
+    attempt = run_lock.last_attempt(folder)
     for event in events.read(folder):
         if isinstance(event, events.DriverStarted):
             past.clear()
             final = None  # somebody resumed the run
         elif isinstance(event, events.Failed):
             past.append(event)
-        elif isinstance(event, events.AttemptStarted):
-            final = None
         elif isinstance(event, events.LogMatched) and event.action == "no_retry":
-            final = final or event
+            # By the log's name: a rank may print before the first one says that they started.
+            final = final or (event if event.log.endswith(f"-{attempt}.log") else None)
     step = recorded_steps(folder)
     decision = failures.decide(failure, past, step=step, max_restarts=max_restarts)
     if final is not None and decision.restart:
@@ -430,7 +430,7 @@ def _note(
         folder,
         events.Failed(
             at=now(),
-            attempt=run_lock.last_attempt(folder),
+            attempt=attempt,
             failure=failure.kind,
             rank=failure.rank,
             step=step,

@@ -61,11 +61,9 @@ def test_a_line_of_the_attempt_that_failed_ends_its_retries(
 
     driver = run_lock.take_over(tmp_path)
 
-    def begin(attempt: int) -> None:
+    def begin() -> str:
         run_lock.begin_attempt(tmp_path, driver)
-        events.append(
-            tmp_path, events.AttemptStarted(at=now(), attempt=attempt, world_size=1, step=0)
-        )
+        return f"rank-0-{run_lock.last_attempt(tmp_path)}.log"
 
     def restarts() -> bool:
         failure = failures.classify({0: error}, where="run r")
@@ -75,20 +73,19 @@ def test_a_line_of_the_attempt_that_failed_ends_its_retries(
         assert last.decision == ("restart" if decision.restart else "stop")
         if not decision.restart:
             said = str(decision.error)
-            assert "not tried again, since rank-0-1.log has 'no such*column'" in said
+            assert "not tried again, since rank-0-2.log has 'no such*column'" in said
             assert decision.error.exit_code == 1  # so the queue doesn't either
         return decision.restart
 
-    begin(1)
+    begin()
     assert restarts()  # the control: nothing has such a line
-    begin(2)
-    look = progress.watch(tmp_path, "rank-0-1.log", order)
+    look = progress.watch(tmp_path, begin(), order)
     assert look is not None
     look("ValueError: no such column")
     assert restarts() is (action == "flag")
     events.append(tmp_path, events.DriverStarted(at=now(), driver=2, host="h", pid=1))
     assert restarts(), "somebody has resumed the run, and its attempt has not begun"
-    begin(3)
+    begin()
     assert restarts()
 
 

@@ -51,7 +51,7 @@ def listing(
         visit,
         "corpora.html",
         corpora=[(row, newest.get(row.name)) for row in rows],
-        used=dict(counted.tuples().all()),
+        used=dict(counted.all()),
         after=after,
         named=named,
     )

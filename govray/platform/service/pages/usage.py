@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
+from pydantic import BeforeValidator
 
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
@@ -21,7 +23,7 @@ router = APIRouter(dependencies=[RUN_READERS])
 def of_all(
     visit: VisitDep,
     by: By = "project",
-    since: Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$")] = "",
+    since: Annotated[date | None, BeforeValidator(lambda day: day or None), Query()] = None,
 ) -> HTMLResponse:
     """``since``: a day, or nothing."""
     start = f"{since}T00:00:00Z" if since else None
@@ -31,6 +33,6 @@ def of_all(
         "usage.html",
         found=routes.usage(visit, by, start),
         kinds=get_args(By),
-        since=since,
+        since=since or "",
         file=f"/v1/usage.csv?{urlencode(asked)}",
     )

@@ -22,6 +22,12 @@ def experiments(caller: Caller) -> ColumnElement[bool]:
     return in_projects(caller, tables.Experiment.project)
 
 
+def is_no_task() -> ColumnElement[bool]:
+    """Condition on `Experiment`: its id is not that of a task, whose folder would be called so."""
+    q = tables.QueueEntry
+    return col(tables.Experiment.id).not_in(select(col(q.id)).where(col(q.kind).not_in(RUN_KINDS)))
+
+
 def runs(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Run`: those of `experiments`."""
     return of_runs(caller, tables.Run.id, "view")
@@ -52,7 +58,9 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
     Entries of reads name addresses, not places: they are for auditors of the organisation."""
     if watches(caller):
         return true()
-    p, s, w = tables.Project, tables.QueueEntry, tables.Workspace
+    p, w = tables.Project, tables.Workspace
+    q, e, d = tables.QueueEntry, tables.Experiment, tables.Deletion
+    lying = ((q.id, q.project), (e.id, e.project), (d.run, d.project))
     found = places(caller, "audit")
     spaces = col(w.name).in_(sorted(found["workspace"])) if not found["organisation"] else true()
     subject = col(tables.AuditEntry.subject)
@@ -60,7 +68,10 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
     return and_(
         col(tables.AuditEntry.outcome) == "done",
         or_(
-            subject.in_(select(col(s.id)).where(in_projects(caller, s.project, "audit"))),
+            *(
+                subject.in_(select(col(key)).where(in_projects(caller, project, "audit")))
+                for key, project in lying
+            ),
             subject.in_(select("project " + col(p.name)).where(projects)),
             subject.in_(select("workspace " + col(w.name)).where(spaces)),
         ),
@@ -107,7 +118,7 @@ def find_run(session: Session, caller: Caller, name: str) -> tables.Run:
 def _experiment(session: Session, caller: Caller, name: str) -> FoundExperiment | None:
     q, e = tables.QueueEntry, tables.Experiment
     of_queue = select(q).where(col(q.id) == name, col(q.kind).in_(RUN_KINDS), entries(caller))
-    of_index = select(e).where(col(e.id) == name, experiments(caller))
+    of_index = select(e).where(col(e.id) == name, is_no_task(), experiments(caller))
     entry, indexed = session.scalar(of_queue), session.scalar(of_index)
     if (known := entry or indexed) is None:
         return None

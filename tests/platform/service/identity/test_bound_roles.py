@@ -177,9 +177,12 @@ def test_a_steward_reads_the_corpora_of_the_place_and_their_uses_there_alone(hel
 
 def test_an_auditor_of_a_project_reads_its_entries_and_no_others(held: Places) -> None:
     service = held.library.service
+    for model in ("first", "guarded"):
+        tagged = service.client("admin").put(f"/v1/experiments/e-{model}/tags", json={"tags": []})
+        assert tagged.status_code == 200
     told = service.client("bound-auditor").get("/v1/audit").json()["items"]
     subjects = {each["subject"] for each in told}
-    assert subjects == {"project vision", held.entries["vision"]}
+    assert subjects == {"project vision", held.entries["vision"], "e-first"}
     assert service.client("viewer").get("/v1/audit").status_code == 403
     for kind, some in (("auditor", True), ("bound-auditor", False)):
         asked = service.client(kind).get("/v1/audit?subject=project%20payroll")

@@ -13,7 +13,7 @@ from sqlmodel import Session, select
 
 from govray.platform.service.acting.project_rules import demand_manage
 from govray.platform.service.identity import repeats
-from govray.platform.service.identity.repeats import HELD, LASTS, Claim
+from govray.platform.service.identity.repeats import HELD, LASTS, HeldKey
 from govray.platform.service.routes import projects
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import Repeat, Workspace
@@ -95,7 +95,7 @@ def test_of_two_that_hold_a_key_in_turn_one_writes(
 ) -> None:
     """Tokens: a second one of the same name is no conflict by itself."""
     if not guarded:  # what the mark in the transaction is for
-        monkeypatch.setattr(Claim, "mark_done", lambda *_: None)
+        monkeypatch.setattr(HeldKey, "mark_done", lambda *_: None)
     client = service.client("admin", **{"Idempotency-Key": "monday"})
     told: list[Any] = []
 
@@ -120,7 +120,7 @@ def test_a_process_that_dies_makes_nothing_twice(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(Claim, "end", lambda *_: None)
+        dying.setattr(HeldKey, "end", lambda *_: None)
         assert send(service).status_code == 201
         assert send(service, "", path="/v1/projects").status_code == 422
     done = send(service)
