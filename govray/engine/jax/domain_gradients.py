@@ -27,72 +27,68 @@ from govray.engine.jax.processes import Processes
 from govray.errors import Refused, UsageError
 
 
-def summed(
-    processes: Processes, own: Mapping[str, Array], like: Mapping[str, Array]
+def averaged(
+    processes: Processes,
+    own: Mapping[str, Array],
+    like: Mapping[str, Array],
+    counts: Mapping[str, int],
 ) -> dict[str, Array]:
-    """Σ over processes of one domain's gradients. Collective.
+    """(1 / N_l) Σ over processes of one domain's gradients. Collective.
 
     Args:
         own: This rank's, by name. An absent one counts as zeros.
         like: Parameters by name, the same on all ranks: what is summed.
+        counts: N_l by name, above 0.
 
     Raises:
         InfrastructureFailed: The sum broke off, because another process is gone.
         BaseException: What went wrong here, once the sum is done without this rank's part.
     """
-    if processes.world_size == 1:
-        return _filled(own, like)
+    alone = processes.world_size == 1
     found: dict[str, Array] = {}
     failed: list[BaseException] = []
     for dtype in sorted({str(parameter.dtype) for parameter in like.values()}):
         names = [name for name, parameter in like.items() if str(parameter.dtype) == dtype]
-        numbers = sum(like[name].size for name in names)
+        sums: Sequence[Array] | Array | np.ndarray
         try:
-            filled = _filled(own, {name: like[name] for name in names})
-            mine = jax.block_until_ready(_flat([filled[name] for name in names]))
+            sums = [own[name] if name in own else jnp.zeros_like(like[name]) for name in names]
+            if not alone:
+                sums = jax.block_until_ready(_row(sums))
         except BaseException as error:
+            if alone:
+                raise
             # The others are in the sum already, or will be. Zeros: this step moves no weight.
             failed.append(error)
-            mine = np.zeros(numbers, like[names[0]].dtype)
+            sums = np.zeros((1, sum(like[name].size for name in names)), like[names[0]].dtype)
+        if not alone:
+            sums = processes.total(sums)
+        # One array: each that is handed to a device takes time. In float64 a count is exact.
+        each = np.array([counts[name] for name in names], np.float64)
         shapes = tuple(like[name].shape for name in names)
-        found |= dict(zip(names, _apart(processes.total(mine), shapes), strict=True))
+        found |= dict(zip(names, _averages(sums, each, shapes), strict=True))
     if failed:
         raise failed[0]
     return found
 
 
-def _filled(own: Mapping[str, Array], like: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: own[name] if name in own else jnp.zeros_like(p) for name, p in like.items()}
-
-
 @jax.jit
-def _flat(parts: Sequence[Array]) -> Array:
-    return jnp.concatenate([part.ravel() for part in parts])
+def _row(parts: Sequence[Array]) -> Array:
+    return jnp.concatenate([part.ravel() for part in parts])[None]
 
 
 @partial(jax.jit, static_argnames=("shapes",))
-def _apart(flat: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    return [
-        flat[end - math.prod(shape) : end].reshape(shape)
-        for shape, end in zip(shapes, ends.tolist(), strict=True)
-    ]
-
-
-def divided(sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
-    """Each sum over N_l, which is not 0."""
-    # One array: each that is handed to a device takes time. In float64 a count is exact.
-    return _divided(dict(sums), np.array([counts[name] for name in sorted(sums)], np.float64))
-
-
-@jax.jit
-def _divided(sums: dict[str, Array], counts: Array) -> dict[str, Array]:
+def _averages(
+    sums: Array | Sequence[Array], counts: Array, shapes: Sequence[tuple[int, ...]]
+) -> list[Array]:
+    """Sums over their counts. They come each by itself, or all behind each other in one array."""
+    if isinstance(sums, Array):
+        sums = jnp.split(sums, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
     # Half precision can't hold the count.
-    return {
-        name: (sums[name].astype(wide) / counts[place].astype(wide)).astype(sums[name].dtype)
-        for place, name in enumerate(sorted(sums))
-        for wide in [jnp.promote_types(sums[name].dtype, jnp.float32)]
-    }
+    return [
+        (each.astype(wide) / count.astype(wide)).astype(each.dtype).reshape(shape)
+        for each, count, shape in zip(sums, counts, shapes, strict=True)
+        for wide in [jnp.promote_types(each.dtype, jnp.float32)]
+    ]
 
 
 @jax.jit
@@ -113,9 +109,8 @@ def scaled(gradients: dict[str, Array], scale: float) -> dict[str, Array]:
 
 @jax.jit
 def added(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
-    """One pass's gradients added to those before it; parameters of either are in the result."""
-    both = {name: one[name] + other[name] for name in one.keys() & other.keys()}
-    return {**one, **other, **both}
+    """One pass's gradients added to those before it, of the same parameters."""
+    return {name: one[name] + other[name] for name in one}
 
 
 # Optax, one layer group at a time: a group that got nothing is left alone.

@@ -116,8 +116,11 @@ class FlaxFramework:
         refuse_changed(changed)
         if self._trial.due(part, step):
             self._trial(part, keys, (shape, routed.adapter, loss_fn, self._values(read), rest))
-        shared = {name: sums[name] for name in gradients if name in sums}
-        return total, {**sums, **domain_gradients.added(shared, gradients)}
+        shared = gradients.keys() & sums.keys()
+        both = domain_gradients.added(
+            {n: sums[n] for n in shared}, {n: gradients[n] for n in shared}
+        )
+        return total, {**sums, **gradients, **both}
 
     def gather(self, row: Sequence[int]) -> list[list[int]]:
         """Every process's row of int64, by rank. Collective."""
@@ -125,10 +128,7 @@ class FlaxFramework:
 
     def average(self, sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
         """(1 / N_l) Σ over processes. Collective; shapes, dtypes and device are the parameters'."""
-        like = self._values(counts)
-        return domain_gradients.divided(
-            domain_gradients.summed(self._processes, sums, like), counts
-        )
+        return domain_gradients.averaged(self._processes, sums, self._values(counts), counts)
 
     def norm(self, gradients: Mapping[str, Array]) -> float:
         """The Euclidean norm; of any shapes, floating dtypes and device."""

@@ -43,29 +43,27 @@ class Processes:
         if self.world_size == 1:
             return [list(row)]
         # As words of 32 bits: JAX has 64 only on request.
-        words = np.array(row, dtype=np.int64).view(np.uint32)
+        words = np.array([row], dtype=np.int64).view(np.uint32)
         with lost_processes_reported(self.rank):
             gathered = np.asarray(self._of_all(self._show, words))
         return np.ascontiguousarray(gathered).view(np.int64).tolist()
 
-    def total(self, flat: Array | np.ndarray) -> Array:
+    def total(self, row: Array | np.ndarray) -> Array:
         """Σ over processes of an array that each has. Collective.
 
         Args:
-            flat: Of shape (numbers,) and one floating dtype on all ranks, on this rank's device.
+            row: Of shape (1, numbers) and one floating dtype on all ranks, on this rank's device.
 
         Returns:
-            Of its shape, dtype and device.
+            Of shape (numbers,), its dtype and device.
         """
-        if self.world_size == 1:
-            return jax.device_put(flat, self._own)
         with lost_processes_reported(self.rank):
-            return self._of_all(self._add, flat)
+            return self._of_all(self._add, row)
 
-    def _of_all(self, function: Callable[[Array], Array], own: Array | np.ndarray) -> Array:
-        """A function of every process's array, one row each. Collective."""
-        shape = (self.world_size, *own.shape)
-        row = jax.device_put(own[None], self._own)
+    def _of_all(self, function: Callable[[Array], Array], row: Array | np.ndarray) -> Array:
+        """A function of every process's row. Collective."""
+        shape = (self.world_size, *row.shape[1:])
+        row = jax.device_put(row, self._own)
         rows = jax.make_array_from_single_device_arrays(shape, self._by_rank, [row])
         return function(rows).addressable_data(0)
 
