@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What needs a GPU, in at most six minutes: the tests with the mark gpu, then benchmarks.step for the
+# What needs a GPU, in at most seven minutes: the tests with the mark gpu, then benchmarks.step for the
 # cases of docs/performance.md. It needs torch 2.9 or later and the packages of the base install; no
 # Ray, no network.
 #
@@ -56,6 +56,11 @@ else
   methods=(--methods ddp,governed,governed_graphs)
   for case in allow_all mix_50_30_20 upper_50 upper_90 two_domains; do
     step "$case" 30 --pairs 8 --warm-up 6 "${methods[@]}" --cases "$case"
+  done
+  # The same rows by passes that share kernels: what WRITE_TOKENS should be on a GPU.
+  for case in mix_50_30_20 upper_50; do
+    step "$case sliced" 30 --pairs 8 --warm-up 6 --cases "$case" \
+      --methods ddp,governed_graphs,governed_sliced_graphs
   done
   step adapters_100 35 --pairs 4 --warm-up 40 "${methods[@]}" --cases adapters_100
   step large 35 --pairs 5 --warm-up 5 "${methods[@]}" --cases mix_50_30_20 \

@@ -13,6 +13,7 @@ from benchmarks.methods.governed import (
     GovernedGraphs,
     GovernedSampled,
     GovernedSliced,
+    GovernedSlicedGraphs,
 )
 from benchmarks.methods.method import Method
 from benchmarks.methods.per_sample import PerSample
@@ -24,6 +25,7 @@ METHODS: Mapping[str, type[Method]] = {
     "governed_sampled": GovernedSampled,
     "governed_sliced": GovernedSliced,
     "governed_graphs": GovernedGraphs,
+    "governed_sliced_graphs": GovernedSlicedGraphs,
     "ddp_compiled": CompiledDDP,
     "governed_compiled": GovernedCompiled,
     "detach_and_where": DetachAndWhere,

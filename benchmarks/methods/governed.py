@@ -124,6 +124,12 @@ class GovernedGraphs(OnGpu, Governed):
     chosen = MappingProxyType({"cuda_graphs": True})
 
 
+class GovernedSlicedGraphs(OnGpu, GovernedSliced):
+    """Sliced passes wherever rows can share one, launched as CUDA graphs."""
+
+    chosen = GovernedGraphs.chosen
+
+
 class GovernedCompiled(OnGpu, Governed):
     """The same, blocks compiled: on a CPU that alone takes minutes."""
 

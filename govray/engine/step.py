@@ -407,8 +407,6 @@ def build_step(
     if settings.compile:
         compile_blocks(model, keyed)
         planner.unsliced = "its blocks are compiled"
-    elif settings.cuda_graphs:
-        planner.unsliced = "its passes are graphs"
     elif unknown := uncovered(model):
         planner.unsliced = f"no gradient by rows for {', '.join(unknown)}"
     forward = Forward(

@@ -12,8 +12,10 @@ from torch.nn.utils import clip_grad_norm_
 
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import Precision
+from govray.engine.gradients import pass_planner
 from govray.engine.model.gpt import GPT
 from govray.errors import Refused
+from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.deterministic import deterministic
 
@@ -103,6 +105,25 @@ def test_allow_all_is_plain_training_bit_for_bit(
             ),
         )
         assert different(expected, ours(precision, cuda_graphs=cuda_graphs)) != []
+
+
+def test_a_sliced_pass_is_launched_as_it_runs(
+    launches: list[torch.cuda.CUDAGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
+
+    def trained(*, cuda_graphs: bool) -> dict[str, Tensor]:
+        model, optimizer = fresh()
+        routes = [allow_all(model), Route({"block.1": 0.5, "final_norm": 1.0})]
+        run = governed(model, optimizer, routes, cuda_graphs=cuda_graphs)
+        for step in range(6):
+            parts = [micro_batch(route, rows_of(step)) for route in routes]
+            run(step_batch(step, parts), losses)
+        return model.state_dict()
+
+    with deterministic():
+        assert different(trained(cuda_graphs=False), trained(cuda_graphs=True)) == []
+    assert len(launches) == 4  # of both routes together
 
 
 def waiting(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:

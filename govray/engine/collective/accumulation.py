@@ -18,7 +18,7 @@ from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.collective.sharded_row_trial import ShardedRowTrial
-from govray.engine.gradients.forward import Forward, LossFn, PartLoss
+from govray.engine.gradients.forward import Forward, LossFn, PartLoss, total
 from govray.engine.gradients.pass_check import PassTrials
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.graphs.pass_graphs import PassGraphs
@@ -75,9 +75,9 @@ class Accumulation:
         done = self.graphs.run(each, step, loss_fn)
         if done is None:
             return []
-        loss, names = done
+        losses, names = done
         self.aggregator.accumulated(names)
-        return [loss]
+        return [*losses]
 
     def _run(self, place: int, each: Pass, step: int, loss_fn: LossFn) -> list[PartLoss]:
         observed = self.sampler.measuring(each, step)
@@ -85,8 +85,7 @@ class Accumulation:
             self.aggregator.during(place) as model,
             self.forward(each, step, partial(_on, model, loss_fn), observed) as parts,
         ):
-            first, *others = (part.sum for part in parts)
-            self.aggregator.backward(place, sum(others, first))
+            self.aggregator.backward(place, total(parts))
         return [replace(part, sum=part.sum.detach()) for part in parts]
 
     def _require_routed(self, passes: Sequence[Pass]) -> None:

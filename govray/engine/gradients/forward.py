@@ -9,7 +9,7 @@ activation checkpointing runs the forward again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -50,6 +50,12 @@ class PartLoss:
     sum: Tensor
     targets: Tensor
     stated: int
+
+
+def total(parts: Sequence[PartLoss]) -> Tensor:
+    """Σ of the losses of all parts, of shape (), with the graph behind it."""
+    first, *others = (part.sum for part in parts)
+    return sum(others, first)
 
 
 class Forward:

@@ -86,6 +86,16 @@ class Pass:
             name: torch.cat([part.tensors[name] for part in self.parts]) for name in first.tensors
         }
 
+    def holding(self, tensors: Mapping[str, Tensor]) -> Pass:
+        """A pass of the same rows whose ``tensors`` are these. Its parts hold views of them."""
+        parts = tuple(
+            replace(part, tensors={name: t[start:stop] for name, t in tensors.items()})
+            for part, (start, stop) in zip(self.parts, self.spans, strict=True)
+        )
+        other = replace(self, parts=parts)
+        other.__dict__["tensors"] = tensors  # where `cached_property` keeps it
+        return other
+
     @property
     def rows(self) -> tuple[tuple[str, int], ...]:
         """Of each row: its stream and its position in the stream's quota."""

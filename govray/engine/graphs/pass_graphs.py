@@ -2,7 +2,8 @@
 
 A pass of few rows keeps a GPU busy for less time than the host needs to start its kernels. A graph
 holds them, and the tensors that they read and write. Passes are of one kind if they start the same
-kernels: of one route, adapter and loss function, with equally many rows of one shape. Of a kind
+kernels: of one loss function, and of the same routes, each with equally many rows of one shape. Of
+a kind
 
 1. the first pass runs as ever, which also lets libraries settle;
 2. the second is captured, as if of another step and of rows of zeros. Then it runs both ways: by
@@ -26,8 +27,7 @@ Invariants:
   captured. Looked at are attributes of modules, the loss function's closure and the object that it
   belongs to, and containers in these. What such a tensor lies in is not freed before.
 
-Only homogeneous passes are captured. What Python does beside, such as logging, is not done when a
-graph is launched.
+What Python does beside, such as logging, is not done when a graph is launched.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 
-from govray.engine.gradients.forward import Forward, LossFn, PartLoss
+from govray.engine.gradients.forward import Forward, LossFn, PartLoss, total
 from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
@@ -72,9 +72,9 @@ class _PassGraph:
     """A graph with its tensors.
 
     Attributes:
-        tensors: The rows', by name.
+        tensors: The rows', by name, parts in order.
         keys: What their dropout masks are drawn from.
-        launch: Fills loss and gradients.
+        launch: Fills losses and gradients.
         reads: What it reads beside these, as it was.
         storages: What the tensors among these lie in.
         launches: How often it was launched.
@@ -82,7 +82,7 @@ class _PassGraph:
 
     tensors: Mapping[str, Tensor]
     keys: Tensor
-    part: PartLoss
+    parts: tuple[PartLoss, ...]
     gradients: Gradients
     launch: Callable[[], None]
     reads: tuple[object, ...]
@@ -111,17 +111,19 @@ class PassGraphs:
         self._seen: dict[Kind, None] = {}
         self._graphs: dict[Kind, _PassGraph] = {}
 
-    def run(self, each: Pass, step: int, loss_fn: LossFn) -> tuple[PartLoss, list[str]] | None:
+    def run(
+        self, each: Pass, step: int, loss_fn: LossFn
+    ) -> tuple[tuple[PartLoss, ...], list[str]] | None:
         """Do a pass, and add its gradients to ``.grad``.
 
         Args:
             loss_fn: The user's. One that is made anew for each step is never captured.
 
         Returns:
-            Its loss, and the names of the parameters that have a gradient of it, the last one
-            first. None if the pass has to run as ever.
+            Its losses by part, and the names of the parameters that have a gradient of it, the last
+            one first. None if the pass has to run as ever.
         """
-        if each.method != "homogeneous" or self._elsewhere(each):
+        if self._elsewhere(each):
             return None
         kind = self._kind(each, loss_fn)
         graph = self._graphs.pop(kind, None)  # back in only if it does what it should
@@ -143,11 +145,12 @@ class PassGraphs:
         return any(tensor.device != self._device for tensor in each.tensors.values())
 
     def _kind(self, each: Pass, loss_fn: LossFn) -> Kind:
+        parts = tuple((part.route, len(part.positions)) for part in each.parts)
         shapes = tuple((name, t.shape, t.dtype) for name, t in each.tensors.items())
         modes = tuple(module.training for module in self._modules)
         # By equality where there is one: a bound method is another object each time.
         named = loss_fn if isinstance(loss_fn, Hashable) else id(loss_fn)
-        return each.parts[0].route, shapes, each.masked, modes, named
+        return parts, shapes, each.masked, modes, named
 
     def _to_capture(self, kind: Kind) -> bool:
         """Whether this kind came before, and there is room for one more graph."""
@@ -177,54 +180,57 @@ class PassGraphs:
                 where="cuda_graphs",
                 do="Enter autocast inside loss_fn, or use precision: bf16-mixed",
             )
-        (part,) = each.parts
-        tensors = {name: torch.zeros_like(tensor) for name, tensor in part.tensors.items()}
+        tensors = {name: torch.zeros_like(tensor) for name, tensor in each.tensors.items()}
         keys = self._keyed.row_keys(_ANOTHER_STEP, each.rows).to(self._device)
-        like = replace(each, parts=(replace(part, tensors=tensors),))
-        (loss, gradients), launch = self._capture(
+        like = each.holding(tensors)
+        (losses, gradients), launch = self._capture(
             lambda: self._forward.holding(like, _ANOTHER_STEP, keys),
             partial(self._computed, like, loss_fn),
         )
-        loss = replace(loss, sum=loss.sum.detach())
+        parts = tuple(replace(part, sum=part.sum.detach()) for part in losses)
         beside = list(self._beside(each, loss_fn))
         storages = [t.untyped_storage() for t in beside if _is_strided(t)]
         reads = tuple(map(_as_it_is, beside))
-        return _PassGraph(tensors, keys, loss, gradients, launch, reads, storages)
+        return _PassGraph(tensors, keys, parts, gradients, launch, reads, storages)
 
-    def _computed(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, Gradients]:
-        """Loss and gradients of a pass; call it inside ``Forward.holding``."""
-        (loss,) = self._forward.losses(each, loss_fn)
-        return loss, self._gradients(loss, each)
+    def _computed(self, each: Pass, loss_fn: LossFn) -> tuple[tuple[PartLoss, ...], Gradients]:
+        """Losses and gradients of a pass; call it inside ``Forward.holding``."""
+        parts = self._forward.losses(each, loss_fn)
+        return parts, self._gradients(total(parts), each)
 
     def _gradients(
-        self, loss: PartLoss, each: Pass, factor: float | None = None, *, keep: bool = False
+        self, loss: Tensor, each: Pass, factor: float | None = None, *, keep: bool = False
     ) -> Gradients:
         """Of a factor times the loss; it can be done again only if the graph behind it is kept."""
-        learning = [self._parameters[name] for name in each.weights]
-        begin = None if factor is None else torch.full_like(loss.sum, factor)
-        found = torch.autograd.grad(loss.sum, learning, begin, retain_graph=keep, allow_unused=True)
-        return {name: g for name, g in zip(each.weights, found, strict=True) if g is not None}
+        learning = {name: p for name, p in self._parameters.items() if name in each.weights}
+        begin = None if factor is None else torch.full_like(loss, factor)
+        found = torch.autograd.grad(
+            loss, [*learning.values()], begin, retain_graph=keep, allow_unused=True
+        )
+        return {name: g for name, g in zip(learning, found, strict=True) if g is not None}
 
-    def _launched(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
-        """Launch a graph with the rows of this pass; the loss that it then holds."""
-        (part,) = each.parts
-        for name, tensor in part.tensors.items():
+    def _launched(self, graph: _PassGraph, each: Pass, step: int) -> tuple[PartLoss, ...]:
+        """Launch a graph with the rows of this pass; the losses that it then holds."""
+        for name, tensor in each.tensors.items():
             graph.tensors[name].copy_(tensor)
         graph.keys.copy_(self._keyed.row_keys(step, each.rows), non_blocking=True)
         with self._keyed.rows(step, each.rows, graph.keys):
             graph.launch()
-        held = graph.part
-        return replace(
-            held, sum=held.sum.clone(), targets=held.targets.clone(), stated=part.targets
+        return tuple(
+            replace(held, sum=held.sum.clone(), targets=held.targets.clone(), stated=part.targets)
+            for held, part in zip(graph.parts, each.parts, strict=True)
         )
 
-    def _compared(self, graph: _PassGraph, each: Pass, step: int, loss_fn: LossFn) -> PartLoss:
+    def _compared(
+        self, graph: _PassGraph, each: Pass, step: int, loss_fn: LossFn
+    ) -> tuple[PartLoss, ...]:
         """The same, and the pass runs as ever too: they must agree."""
         with self._forward.holding(each, step):
             before = generators()
-            (loss,) = self._forward.losses(each, loss_fn)
+            losses = self._forward.losses(each, loss_fn)
+            loss = total(losses)
             drawn = [name for name in before.drawn_until(generators()) if name != "cuda"]
-            dtypes = watch_dtypes([loss.sum])
+            dtypes = watch_dtypes([loss])
             expected = self._gradients(loss, each, keep=True)
             repeated = [self._gradients(loss, each, factor, keep=True) for factor in REPEATED]
         if drawn:
@@ -236,20 +242,20 @@ class PassGraphs:
                 do="Draw on the device, or leave cuda_graphs out",
             )
         found = self._launched(graph, each, step)
-        dtypes |= {loss.sum.dtype} | {gradient.dtype for gradient in expected.values()}
+        dtypes |= {loss.dtype} | {gradient.dtype for gradient in expected.values()}
         exact = torch.are_deterministic_algorithms_enabled()
         tolerance = 0.0 if exact else coarsest(dtypes) ** 0.5
         rounded = rounding(expected, repeated)
         both = (
-            ({"the loss": loss.sum.detach()}, {"the loss": found.sum}),
+            (_by_stream(losses), _by_stream(found)),
             (expected, graph.gradients),
         )
         for as_ever, launched in both:
             if apart := first_apart(as_ever, launched, tolerance, rounded):
                 name, share = apart
                 raise Refused(
-                    f"{name} differs by {share:.1e} when a pass of stream {each.parts[0].route} "
-                    "is launched as a graph",
+                    f"{name} differs by {share:.1e} when a pass of stream "
+                    f"{', '.join(part.route for part in each.parts)} is launched as a graph",
                     where="cuda_graphs",
                     do="Let model and loss_fn depend on their tensors alone, or leave "
                     "cuda_graphs out",
@@ -273,6 +279,11 @@ class PassGraphs:
         if held:
             sums, new = map(list, zip(*held, strict=True))
             torch._foreach_add_(sums, new)
+
+
+def _by_stream(losses: Iterable[PartLoss]) -> Gradients:
+    """By what a message calls them."""
+    return {f"the loss of part {place}": each.sum.detach() for place, each in enumerate(losses, 1)}
 
 
 def _inside(value: Any, depth: int) -> Iterator[object]:

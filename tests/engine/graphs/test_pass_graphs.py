@@ -64,7 +64,7 @@ def _tensors(found: Any) -> list[Tensor]:
     return [t for each in found for t in _tensors(each)] if isinstance(found, tuple) else []
 
 
-CONTEXT, VOCABULARY, STEPS = 6, 13, 7
+CONTEXT, VOCABULARY, STEPS = 6, 13, 11
 UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
 OWN = Route({}, "own", 2)
 
@@ -106,6 +106,7 @@ class Training:
             self.model, optimizer, self.routes, adapters=adapters, tries_rows=False, **settings
         )
         self.norms: list[Any] = []
+        self.losses: list[Mapping[str, float]] = []
 
     def step(self, step: int, loss_fn: Callable[..., Tensor] = loss) -> None:
         parts = []
@@ -115,7 +116,9 @@ class Training:
             rows = token_rows(3, CONTEXT, VOCABULARY, step, place)
             rows["targets"][: step % 2, :2] = -100  # in every second step
             parts.append(micro_batch(route, rows))
-        self.norms.append(self.run(step_batch(step, parts), loss_fn).norms)
+        result = self.run(step_batch(step, parts), loss_fn)
+        self.norms.append(result.norms)
+        self.losses.append(result.stream_losses)
 
 
 def trained(loss_fn: Callable[..., Tensor] = loss, **settings: Any) -> Training:
@@ -143,6 +146,22 @@ def test_weights_are_those_of_passes_that_run(
     assert not differ(launched, ran)
     assert [each is None for each in launched.norms] == [each is None for each in ran.norms]
     assert len(captures) == 1  # a step without the setting makes none
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 4}, {"norms_every": 3}], ids=str)
+def test_sliced_passes_are_launched_too(
+    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    alone = trained(**settings)
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
+    ran = trained(**settings)
+    assert differ(ran, alone)  # it adds in another order
+    launched = trained(cuda_graphs=True, **settings)
+    graphs = launched.run.accumulation.graphs
+    assert graphs is not None
+    assert any(graph.launches > 1 and len(graph.parts) > 1 for graph in graphs._graphs.values())
+    assert not differ(launched, ran)
+    assert launched.losses == ran.losses
 
 
 @pytest.mark.parametrize("change", ["stale rows", "stale masks", "no gradients"])
@@ -192,7 +211,7 @@ def test_a_graph_that_does_nothing_is_refused(
 ) -> None:
     capture = RerunCapture.__call__
     monkeypatch.setattr(RerunCapture, "__call__", lambda *given: (capture(*given)[0], lambda: None))
-    with pytest.raises(Refused, match="the loss differs by"):
+    with pytest.raises(Refused, match="the loss of part 1 differs by"):
         trained(cuda_graphs=True)
 
 
@@ -223,7 +242,7 @@ def test_a_graph_that_was_refused_is_not_kept(
     assert refused > 2  # captured and compared anew
     graphs = training.run.accumulation.graphs
     assert graphs is not None
-    assert {kind[0] for kind in graphs._graphs} == {OWN.digest}  # it trains no head
+    assert {kind[0] for kind in graphs._graphs} == {((OWN.digest, 3),)}  # it trains no head
 
 
 def test_what_is_not_finite_is_the_step_s_to_say(captures: list[RerunCapture]) -> None:
@@ -315,7 +334,9 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
         for step in range(8, 40):
             training.step(step, choosing)
 
-    with pytest.raises(Refused, match=r"the loss differs by .*depend on their tensors alone"):
+    with pytest.raises(
+        Refused, match=r"the loss of part 1 differs by .*depend on their tensors alone"
+    ):
         later()
 
 
