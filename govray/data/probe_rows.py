@@ -207,7 +207,7 @@ class Probes:
 
     def _was_read(self, corpus: str, rows: _Rows, stop: int, split: Split) -> npt.NDArray[np.bool_]:
         """Which rows a plan has read, or would have read, before a position of their stream."""
-        stands = places(self._records, corpus, rows.tolist(), split)
+        stands = places(self._records, corpus, rows, split)
         return plan_rows.read_before(self._plan, corpus, stands, stop)
 
     def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
@@ -243,9 +243,9 @@ class Probes:
         return tuple(found)
 
 
-def places(records: PreparedRecords, corpus: str, rows: Sequence[int], split: Split) -> _Rows:
+def places(records: PreparedRecords, corpus: str, rows: npt.ArrayLike, split: Split) -> _Rows:
     """The training rows that these rows are, or at which reserve rows would lie. ``[len(rows)]``"""
-    given = np.array(rows, np.int64)
+    given = np.asarray(rows, np.int64)
     return given if split == "train" else records.places(corpus, given)
 
 
