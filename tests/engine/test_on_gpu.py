@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from govray.engine import step as step_module
+from govray.engine.collective.allreduce import largest_magnitudes
 from govray.engine.collective.step_settings import Precision
 from govray.engine.gradients import pass_planner
 from govray.engine.model.gpt import GPT
@@ -124,6 +126,14 @@ def test_a_sliced_pass_is_launched_as_it_runs(
     with deterministic():
         assert different(trained(cuda_graphs=False), trained(cuda_graphs=True)) == []
     assert len(launches) == 4  # of both routes together
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_the_largest_magnitudes_are_those_of_a_cpu(odd: float) -> None:
+    """Infinities show whose gradient is not finite."""
+    tensors = [torch.randn(3, 5), torch.tensor([1.0, odd, -3.0]), torch.tensor(-5.0)]
+    found = largest_magnitudes([tensor.cuda() for tensor in tensors])
+    assert torch.equal(found.cpu().nan_to_num(7), largest_magnitudes(tensors).nan_to_num(7))
 
 
 def waiting(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
