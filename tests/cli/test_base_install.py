@@ -44,6 +44,12 @@ def test_nothing_heavy_is_in_it(base: Path) -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_it_carries_the_licence_and_the_notice(base: Path) -> None:
+    [told] = (base.parent / "lib").glob("python*/site-packages/govray-*.dist-info")
+    for name in ("LICENSE", "NOTICE"):
+        assert (told / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
+
+
 def test_it_verifies_within_three_seconds_and_sees_a_changed_byte(
     base: Path, model: Path, root: Path, at: str
 ) -> None:
