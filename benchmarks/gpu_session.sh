@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What needs a GPU, in at most seven minutes: the tests with the mark gpu, then benchmarks.step for the
-# cases of docs/performance.md. It needs torch 2.9 or later and the packages of the base install; no
-# Ray, no network.
+# cases of benchmarks/performance.md. It needs torch 2.9 or later and the packages of the base
+# install; no Ray, no network.
 #
 #   benchmarks/gpu_session.sh              on a machine with one GPU
 #   DEVICE=cpu benchmarks/gpu_session.sh   tiny sizes on a CPU; shows that it runs

@@ -1,6 +1,6 @@
 """``python -m benchmarks.thesis``: does depth routing reach memorization at less loss?
 
-docs/thesis.md has the question, the set-up and what came out. Each point of each arm
+benchmarks/thesis.md has the question, the set-up and what came out. Each point of each arm
 (`benchmarks.thesis_arms`) is trained with every seed and measured (`benchmarks.thesis_measure`).
 
 Every result is a file in ``--results``. A point that has its file is not run again, so a run can

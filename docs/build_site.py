@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = "deploy", "jobs", "policies", "searchers", "serve"
-PAGES = ("*.md", "docs/*.md", *(f"{name}/README.md" for name in FOLDERS))
+PAGES = ("*.md", "docs/*.md", "benchmarks/*.md", *(f"{name}/README.md" for name in FOLDERS))
 PICTURES = ("docs/*.svg", "docs/pages/*.png")
 FACES = {
     "govray.governance.verify.verifier.verify": "verify a model folder; also `govray.verify`",

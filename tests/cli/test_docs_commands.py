@@ -34,7 +34,9 @@ from tests.support.object_server import Bucket
 from tests.support.tree import ROOT
 
 PAGES = sorted(
-    path.relative_to(ROOT).as_posix() for each in ("*.md", "docs/*.md") for path in ROOT.glob(each)
+    path.relative_to(ROOT).as_posix()
+    for each in ("*.md", "docs/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(each)
 )
 
 
