@@ -148,7 +148,7 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
         "policy": given.policy,
     }
     if (config is None) == (given.fork is None):
-        raise UsageError("what is to run?", do="Give a file, or --fork with an experiment")
+        raise UsageError("no experiment is given", do="Give a file, or --fork with an experiment")
     if config is not None:
         asked["file"] = user_files.read_text(config)
     if given.working_dir is not None and given.archive is not None:

@@ -12,7 +12,7 @@ Invariants
   folder with a corpus's name is complete. An existing corpus is never overwritten.
 * **One order.** Records are sorted by name (code points), so equal sources and secrets give equal
   roots.
-* **The secret stays here**, readable by its owner only. Whoever has it can test guesses. Below a
+* **The secret stays here**, readable by its owner only. Its holder can test guesses. Below a
   bucket, who may read the records may read the secret, which tells nothing more of them.
 * **Parts are bounded**, since a part is the unit of parallel work and of memory.
 * **Reading is strict.** Parts without a gap, these two columns, no nulls, at least one record
@@ -338,7 +338,7 @@ def read_part(path: Place) -> Sequence[memoryview]:
 
 def record_name(path: Place, number: int) -> str:
     """The name of a record of one records file, by its place. Raises as `read_part`.
-    Whoever made the file chose the names, and Parquet does not say that they are UTF-8."""
+    The file's author chose the names, and Parquet does not say that they are UTF-8."""
     return _read_column(path, "name")[number].as_buffer().to_pybytes().decode(errors="replace")
 
 

@@ -10,7 +10,7 @@ by family, also ``family: fixed_size_binary[32]``, the representative's entry, a
 binds the decoded columns (`RecordColumns.digest`), whatever the compression. None of it goes into a
 model folder.
 
-Whoever reads compares with the manifest: `PreparedRecords`, for which `open_records` is the way.
+A reader compares with the manifest: `PreparedRecords`, for which `open_records` is the way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A folder that takes long to fill, goes on where a killed process left it, and is whole or absent.
 
 A draft begins with a note: what it is made from, and what its first maker chose, such as a random
-salt. Who begins it again from the same inputs gets that choice, so both make the same bytes. Then
+salt. A second beginning from the same inputs gets that choice, so both make the same bytes. Then
 two makers at once do no harm either. A part is done when its mark is written, which is last.
 
 On a disk a draft of ``NAME`` is the hidden folder ``.NAME.partial`` beside it, readable by its

@@ -1,7 +1,7 @@
 """What a step reads from its device, all at once: nowhere else does the host wait for the device.
 
 A device runs behind the host: kernels are queued, and a value is there once all kernels before it
-have run. Who reads a number waits for that, and then the queue is empty. So losses, counts and
+have run. A reader of a number waits for that, and then the queue is empty. So losses, counts and
 norms stay on the device. They go to the host together, behind the last of them. A step waits for
 that copy at once, or while the kernels of the next step are queued.
 

@@ -12,7 +12,7 @@
     verifier/govray-….whl       the verifier, and requirements.txt: what it needs, with hashes
 
 The model is verified before anything is written. The same input gives the same bytes. A pack is not
-signed: what is in it is, and `contents.json` only keeps it together. Whoever reads it takes the
+signed: what is in it is, and `contents.json` only keeps it together. Its reader takes the
 trust root, or its digest, from its owner.
 
 Secrets are in none: no key, no corpus, no record. Names of corpora are in it.

@@ -2,7 +2,7 @@
 
 One file of canonical JSON has the operator's signed disclosure, and the delegations that lead from
 the trust root to its signer. It has the leaves that are shown, each with its inclusion proof.
-Whoever reads it needs the trust root, from its owner, and nothing else.
+Its reader needs the trust root, from its owner, and nothing else.
 
 A view shows what its signer stated. It does not show that the signer stated what the attestation
 states: that takes the model and the secret (`DisclosedFacts.require`). What is not in a view was

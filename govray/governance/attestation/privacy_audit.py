@@ -15,7 +15,7 @@ Invariants
 
 * **How many guesses are made is fixed beforehand.** Here r is m, m/2, m/4 and m/8, each tested at
   a fourth of the error that the confidence leaves. So the largest bound holds at the confidence.
-* **Only counts enter.** Whoever reads the document computes the bound again.
+* **Only counts enter.** A reader of the document computes the bound again.
 * No bound is below 0, and 0 says nothing.
 
 A bound holds for canaries of this kind, read so often, and for this auditor. Another auditor may

@@ -3,8 +3,8 @@
 A model's own attestation claims no more than `selfAttested`. Another party may run every step again
 from the recorded inputs. If it gets each model file byte for byte and the same ledger, it may sign
 a `ReplayCheck` about that attestation. It lies beside it (``governance/replay-<party>.dsse.json``)
-or travels alone, and changes nothing in it. Whoever trusts the party, by a trust root that names
-its key with the role ``witness``, then knows that two keys say so.
+or travels alone, and changes nothing in it. Somebody who trusts the party, by a trust root that
+names its key with the role ``witness``, then knows that two keys say so.
 
 It does not establish that a first run read the recorded inputs, or that the data is what it claims
 to be. Nor does it establish that the two parties are independent. The party replayed what the run's

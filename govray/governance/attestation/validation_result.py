@@ -1,7 +1,7 @@
 """What validation data gave for the attested weights: a number that the signer states.
 
-Nobody can compute it again from the model folder, for validation data are not in it. Whoever has
-them, and the weights, can.
+Nobody can compute it again from the model folder, for validation data are not in it. Somebody who
+has them, and the weights, can.
 """
 
 from __future__ import annotations

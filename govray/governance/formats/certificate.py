@@ -1,6 +1,6 @@
 """An X.509 certificate in a document: its DER, which parses, and nothing decided about it.
 
-Who trusts it for what is for the document that it stands in. Its dates are judged by whoever
+What trusts it, and for what, is for the document that it stands in. Its dates are judged by whoever
 verifies what its key signed.
 """
 

@@ -1,7 +1,7 @@
 """A witness's decision about one ``add-checkpoint`` request: which status, and why.
 
-Source: https://c2sp.org/tlog-witness. Pure: request and last head in, an answer out. Whoever calls
-it holds the origin's state from reading the last head until the new one is on the disk.
+Source: https://c2sp.org/tlog-witness. Pure: request and last head in, an answer out. Its caller
+holds the origin's state from reading the last head until the new one is on the disk.
 
 Narrower than the standard allows: a checkpoint with extension lines is answered with 400, since no
 ledger here has them.

@@ -7,7 +7,7 @@ records it. Where the policy names a fallback that permits something, the rows a
 and train by the fallback's route. The leaves show the effect, the gates the cause. A verifier
 accepts a leaf that lacks rows of its plan, or names another route, only if a gate says so.
 
-`changed_routes` says which route rows take, by gates and by the phases of their route. Whoever
+`changed_routes` says which route rows take, by gates and by the phases of their route. All that
 trains, records, adds up or verifies asks it.
 
 ``governance/gates.jsonl`` holds one gate a line, canonical, sorted by branch, step and corpus. It

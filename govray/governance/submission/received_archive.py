@@ -2,7 +2,7 @@
 
 Until it is whole, has its digest and was checked, it lies in a hidden file beside the archives, a
 name that nothing opens. Then one rename gives it its name. A kill or a power cut before that leaves
-the hidden file. Whoever receives the next archive deletes what is older than `LEFT_SECONDS`.
+the hidden file. The receiver of the next archive deletes what is older than `LEFT_SECONDS`.
 
 For an object store the file lies in this machine's folder of temporary files, and one request
 writes the object.

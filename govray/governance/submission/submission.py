@@ -1,6 +1,6 @@
 """Who submitted a run, for which project and under which policy.
 
-Whoever takes in a submission, such as the service, gives it an id and writes these facts into a
+What takes in a submission, such as the service, gives it an id and writes these facts into a
 file. The job that it becomes reads the file and records them. They are the operator's word: nothing
 here shows that the named user was there.
 """

@@ -1,7 +1,7 @@
 """How many workers a run may have for now: the word of a queue, and the run's answer.
 
 A queue that needs slots of an elastic run writes `REQUEST` into the run's folder, and anew with
-each change. Who decides over the run's workers obeys the latest. Once no more workers run than it
+each change. What decides over the run's workers obeys the latest. Once no more workers run than it
 allows, and no more will be started, the answer repeats it.
 
 A run need not answer at once: its workers commit first. Until it has answered, its slots are not

@@ -8,7 +8,7 @@ in it stands in quotes: ``search.space."optimizer.lr"={log: [1e-4, 1e-2]}``. A l
 numbers 0, 1, 2 …. What the file does not have and the override does not add is a mistake, and is
 refused with the nearest name.
 
-Not done here: any schema. Whoever uses the text validates it.
+Not done here: any schema. The text's user validates it.
 
 Source: the signs are those of Hydra's override grammar (hydra.cc, "Basic Override syntax").
 """

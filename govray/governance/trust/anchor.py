@@ -185,7 +185,7 @@ class TrustAnchor:
                     f"a revocation list of {issuer!r} is given, which is no authority here: its "
                     "delegation is not here",
                     where="revocations",
-                    do="Verify with its delegation, or leave the list out if it is none of yours",
+                    do="Verify with its delegation, or leave the list out if it is not yours",
                 )
         feed = []
         for data in self.feed:

@@ -1,7 +1,7 @@
 """Revocation lists: what an authority takes back before it expires.
 
 An authority may sign a list of what no longer holds: credentials, policies, attestations, and
-delegations of its own. Each has the time from which that counts. Whoever has the list and the trust
+delegations of its own. Each has the time from which that counts. A holder of the list and the trust
 root can check it offline, and no private key is needed to.
 
 Invariants:

@@ -28,7 +28,7 @@ Not kept, because a verifier of files has no repository to talk to: timestamp an
 snapshot roles, consistent snapshots.
 
 A state without revocation lists judges by signatures and dates alone: that is for what a run
-recorded, and for its own making. Whoever judges somebody else's files takes the state from
+recorded, and for its own making. A judge of somebody else's files takes the state from
 `govray.governance.trust.anchor.TrustAnchor`, which has the lists in it and the root's rule behind
 it.
 """

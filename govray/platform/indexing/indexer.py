@@ -5,14 +5,14 @@ Invariants
 * Each run is one transaction: after a kill, the next call goes on with the others. Indexing again
   changes nothing that is still so. What is new of an event log is read, and of the store's numbers
   what that touches.
-* Whoever can write into the storage makes nobody wait. A call reads so much of one folder and lasts
+* A writer of the storage makes nobody wait. A call reads so much of one folder and lasts
   so long (`IndexBudget`). The report has what it did not come to, which is the next call's.
 * States change by `govray.platform.store.states.advance` alone. What happened between two calls is
   assumed to have passed through ``RUNNING``.
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
   indexed: the run's record does not depend on the model. The model of a run that is left out is
   left out too.
-* Whoever submits a run can write anything into its folder, and other folders beside it. So what a
+* A submitter can write anything into its folder, and other folders beside it. So what a
   folder claims gives no rights. Project and user are those of the queue's row
   (`govray.platform.store.run_owners`), or else those of `IndexSettings`. A name is its folder's
   own.

@@ -1,9 +1,9 @@
 """What a run's folder claims to be, held against its place on storage and against the queue.
 
-Whoever submits a run can write its folder, and perhaps others beside it. So a claim gives nothing:
+A submitter can write its folder, and perhaps others beside it. So a claim gives nothing:
 where it contradicts what is known, the run is left out of the index.
 
-A name counts most, for signed documents say which run they are of by its name. Whoever is in the
+A name counts most, for signed documents say which run they are of by its name. Members of the
 project of a run's row may read those. So nobody takes another's name for a run within his own.
 """
 

@@ -18,8 +18,8 @@ An entry that can go on with fewer slots gives some back, no more than are neede
 one priority that comes first. If it is not enough, they are preempted: stopped, to come back to the
 queue. Slots count as free when they have been given back, not when they are asked for.
 
-Who has given slots back gets them again when they are free. Entries that wait with its priority or
-a higher one go before it, and those with a lower one behind it.
+Entries that gave slots back get them again when they are free. Entries that wait with its priority
+or a higher one go before it, and those with a lower one behind it.
 
 An entry larger than its pool or its project's limit is refused: it would wait for ever.
 """

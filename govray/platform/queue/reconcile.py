@@ -19,7 +19,7 @@ gift
 growth
     It is written, then the run is told. The next pass tells it again.
 stop, kill
-    Who asks writes STOPPING or KILLING. From there on it is as with preempt.
+    A request writes STOPPING or KILLING. From there on it is as with preempt.
 a job's end
     Nothing is told to the cluster. The next pass finds the same end, and writes the same state.
 the head's death

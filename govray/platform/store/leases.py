@@ -1,6 +1,6 @@
 """A lease: the right to do something alone, until a time, renewed while it is held.
 
-Whoever takes one names itself. It is free where nobody has it, or where its time has passed. The
+Its taker names itself. It is free where nobody has it, or where its time has passed. The
 database decides between two that take it at once: an update names the row as it was read. Times are
 arguments, so clocks of the holders must agree to some seconds, less than a lease lasts.
 """

@@ -110,7 +110,7 @@ class ProjectSettings(BaseModel):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> ProjectSettings:
         if self.pools is not None and self.default_pool not in self.pools:
-            raise ValueError(f"default_pool: {self.default_pool} is none of pools")
+            raise ValueError(f"default_pool: {self.default_pool} is not among pools")
         if self.max_priority is not None and self.default_priority > self.max_priority:
             raise ValueError("default_priority: it is above max_priority")
         most, each = self.max_slots, self.max_slots_per_experiment
@@ -223,7 +223,7 @@ def _refuse(wrong: list[str], project: str) -> None:
 def _outside(settings: ProjectSettings, slots: int, pool: str, priority: int) -> list[str]:
     wrong = []
     if settings.pools is not None and pool not in settings.pools:
-        wrong.append(f"the pool {pool} is none of {', '.join(settings.pools)}")
+        wrong.append(f"the pool {pool} is not among {', '.join(settings.pools)}")
     # Without a cap one project could stop all others' runs.
     highest = settings.default_priority if settings.max_priority is None else settings.max_priority
     if priority > highest:
@@ -340,7 +340,7 @@ def _other_task(settings: ProjectSettings, kind: TaskKind) -> list[str]:
     if settings.tasks is not None:
         if kind in settings.tasks:
             return []
-        return [f"tasks of the kind {kind} are none of {', '.join(settings.tasks) or 'nothing'}"]
+        return [f"tasks of the kind {kind} are not among {', '.join(settings.tasks) or 'nothing'}"]
     if settings.depth_policies is not None and kind in ANY_PROGRAM:
         return [
             f"a {kind} can train under any depth policy or none, and the project allows some alone "

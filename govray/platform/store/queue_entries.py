@@ -1,6 +1,6 @@
 """The queue's entries: put in, asked to stop, and moved from state to state by compare-and-set.
 
-Who submits writes an entry in state QUEUED. A reconciler, which alone talks to the cluster, moves
+A submission writes an entry in state QUEUED. A reconciler, which alone talks to the cluster, moves
 it on. Both ask for a change by naming the state that they saw. Of two that change one entry at
 once, one is told no and looks again. So nothing is started twice, however many processes there are.
 
@@ -113,8 +113,8 @@ def move(
 ) -> bool:
     """Move an entry from the state that ``row`` has to ``after``; False if it has another by now.
 
-    ``row`` is brought up to date in either case. Whoever is moved has no place in a line. Who holds
-    no slots any more has none to give back.
+    ``row`` is brought up to date in either case. An entry that is moved has no place in a line. One
+    without slots has none to give back.
     """
     step(EXPERIMENT, row.state, after, f"{noun(row)} {row.id}")
     kept: dict[str, Any] = {} if after in HELD else _GIVES_NOTHING

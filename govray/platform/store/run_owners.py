@@ -1,8 +1,8 @@
 """Whose a run or search is, where the queue knows: its folder's name has its experiment's id.
 
 A job writes its run's folder itself, with code of whoever submitted it. What the folder says of its
-submission is a claim. Its name is none: an experiment has one folder and no other, and its id is
-the service's. So project and user come from the queue's own row, and from nowhere else.
+submission is a claim. The folder's name is not one: an experiment has one folder and no other, and
+its id is the service's. So project and user come from the queue's own row, and from nowhere else.
 """
 
 from __future__ import annotations

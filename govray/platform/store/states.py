@@ -82,7 +82,7 @@ EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.QUEUED: frozenset({_E.RUNNING, _E.STOPPED, _E.KILLED, _E.ERROR}),
     # Back to QUEUED: the driver or the head died, and nobody asked for it.
     _E.RUNNING: frozenset(_E) - {_E.RUNNING},
-    # Who asks for more while one waits for a commit gets it.
+    # A request for more, while one waits for a commit, is granted.
     _E.PREEMPTING: frozenset(_E) - {_E.PREEMPTING, _E.RUNNING},
     _E.STOPPING: frozenset({_E.KILLING, _E.STOPPED, _E.COMPLETED, _E.KILLED, _E.ERROR}),
     _E.KILLING: frozenset({_E.KILLED, _E.COMPLETED, _E.ERROR}),

@@ -676,7 +676,7 @@ class Alert(SQLModel, table=True):
 
 
 class Delivery(SQLModel, table=True):
-    """One alert for one webhook. Whoever sends it holds it ``until`` a time.
+    """One alert for one webhook. Its sender holds it ``until`` a time.
 
     ``due`` is when it is tried next, ``status`` the last answer's, ``why`` what went wrong.
     """

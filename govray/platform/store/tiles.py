@@ -15,7 +15,8 @@ Entries that are too long. The standard gives an entry two bytes of length, and 
 names a thousand corpora is longer. A bundle with an entry of more than 65,535 bytes is stored below
 ``tile/entries32`` instead, with big-endian lengths of four bytes. It does not exist below
 ``tile/entries``: the standard wants other formats at another address. Hashes, and so tiles, proofs
-and the checkpoint, are the same. Whoever finds no bundle at the first address asks at the second.
+and the checkpoint, are the same. A reader that finds no bundle at the first address asks at the
+second.
 
 Invariants
 

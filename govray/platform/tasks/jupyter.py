@@ -91,8 +91,8 @@ def jupyter_program(
         "quit_button": False,
         "terminals_enabled": task.kind != "tensorboard",
         "jpserver_extensions": dict.fromkeys(_EXTENSIONS[task.kind], True),
-        # Should the process that watches it be killed, the server ends by itself. Who watches has
-        # to be first, or nobody could tell this from a failure.
+        # Should the process that watches it be killed, the server ends by itself. The watcher
+        # has to be first, or nobody could tell this from a failure.
         "shutdown_no_activity_timeout": _seconds(task) + ORPHANED_SECONDS,
     }
     rest: dict[str, Any] = {

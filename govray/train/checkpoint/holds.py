@@ -2,7 +2,7 @@
 
 While one is there, none of the run's commits is deleted, by no rule and by nobody. Nothing of the
 model that lies in the folder is removed either. Several cases hold one run, and each is released by
-itself. Whoever cannot read the file deletes nothing.
+itself. A process that cannot read the file deletes nothing.
 
 The lock is that of the pins (`govray.train.checkpoint.pins`): no hold comes between a look and a
 deletion. Code that trains writes to the folder, so a hold binds govray, and not who has the disk.

@@ -4,9 +4,9 @@ The file maps the name of a commit to why it stays. A warm start pins the commit
 from. People pin commits too, and their reasons begin with `BY`. So nobody takes away by hand what
 another run needs.
 
-Whoever deletes commits holds the lock of the file meanwhile: no pin comes between the look and the
-deletion. Code that trains writes to the folder, so nothing in it is trusted. Neither the lock nor
-the file is followed if it is a link, and neither may be a pipe.
+A process that deletes commits holds the lock of the file meanwhile: no pin comes between the look
+and the deletion. Code that trains writes to the folder, so nothing in it is trusted. Neither the
+lock nor the file is followed if it is a link, and neither may be a pipe.
 """
 
 from __future__ import annotations

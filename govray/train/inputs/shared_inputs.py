@@ -9,7 +9,7 @@ Invariants:
   steps find out what has ended since, as in a resumed run.
 * A run resumes under the same inputs that it recorded, or is refused.
 
-Whoever has the key attests the finished runs.
+The key's holder attests the finished runs.
 """
 
 from __future__ import annotations

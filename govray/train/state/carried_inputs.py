@@ -1,9 +1,9 @@
 """A run's inputs from what its newest commit carries: nothing of them is read from elsewhere.
 
-The experiment's policy, credentials and trust root may be gone. Whoever resumes gives a trust root
-that came by another way than the run. It must be the one under which the run began, and it decides
-what the carried bytes are worth. They are verified under it at the time when the run began, as the
-inputs of every resumed run are.
+The experiment's policy, credentials and trust root may be gone. The person who resumes gives a
+trust root that came by another way than the run. It must be the one under which the run began, and
+it decides what the carried bytes are worth. They are verified under it at the time when the run
+began, as the inputs of every resumed run are.
 
 What no commit carries has to be where it was: the packed rows, the code, the operator's key. If the
 run follows revocation lists, today's are given.

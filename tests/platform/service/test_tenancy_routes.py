@@ -257,7 +257,7 @@ def test_a_config_policy_limits_and_adds_to_what_is_submitted(org: Service) -> N
     )
     assert checked.json()["pool"] == "cpu"
     for more, told in (
-        ({"pool": "big"}, "none of cpu, gpu"),
+        ({"pool": "big"}, "not among cpu, gpu"),
         ({"priority": 6}, "above 5"),
         ({"set": ["resources.num_workers=5"]}, "more than 4"),
         ({"set": ["governance.trust_root=mine.json"]}, "governance.trust_root is fixed"),

@@ -1,6 +1,6 @@
 """Putting experiments into the queue and changing what is in it: for routes of ``/v1`` and forms.
 
-Whoever submits writes an entry of the store and nothing else. A reconciler, another process, runs
+A submission writes an entry of the store and nothing else. A reconciler, another process, runs
 it. Entries of the audit log are the store's own.
 
 `may_act` is the one place that decides who may do what to an experiment or task. Functions take a

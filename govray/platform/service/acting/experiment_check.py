@@ -1,8 +1,9 @@
 """What a submitted experiment file asks for, and who says so.
 
-The schema of experiment files belongs to training, which the service does not import. Whoever makes
-the application gives it a function that knows the schema: `govray.tune.experiment_cost`. Without
-one nothing can be submitted. Here are the bounds that hold before that function sees a text.
+The schema of experiment files belongs to training, which the service does not import. The
+application's maker gives it a function that knows the schema: `govray.tune.experiment_cost`.
+Without one nothing can be submitted. Here are the bounds that hold before that function sees a
+text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bounds on what one request, or one caller, may take.
 
-* A body above the size is a 413, whether its length was announced or not. Who has no token that is
-  accepted may send less: what reads the body may parse it before it knows the caller. A route that
-  writes a body away as it comes may take more, and longer (`RequestBound`).
+* A body above the size is a 413, whether its length was announced or not. A caller without a token
+  that is accepted may send less: what reads the body may parse it before it knows the caller. A
+  route that writes a body away as it comes may take more, and longer (`RequestBound`).
 * A response that has not begun within the time is a 503. What runs in a thread cannot be stopped:
   it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
   one of SQLite goes on.

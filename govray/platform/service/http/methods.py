@@ -37,7 +37,7 @@ class HeadMethod:
                 await send({"type": "http.response.body", "body": b""})
 
         async def receiving() -> Message:
-            # Whoever goes on sending is told that nobody reads.
+            # A client that goes on sending is told that nobody reads.
             return {"type": "http.disconnect"} if answered else await receive()
 
         await self.app(inner, receiving, sending)

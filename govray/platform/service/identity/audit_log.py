@@ -89,8 +89,8 @@ class Audit:
 class Refusals:
     """Records of refused requests.
 
-    Whoever has no token may cause `ANONYMOUS_BURST` entries at once and then one a second, of all
-    addresses together. What is beyond is counted, and the next entry says how many there were.
+    Callers without a token may cause `ANONYMOUS_BURST` entries at once and then one a second, of
+    all addresses together. What is beyond is counted, and the next entry says how many there were.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:

@@ -89,10 +89,10 @@ class Caller:
 
 
 PUBLIC = Caller(name="public", role="public")
-"""Whoever comes without a token."""
+"""A caller without a token."""
 
 LOCAL = Caller(name="local", role="admin", scopes=frozenset(SCOPES))
-"""Whoever comes to a service without authentication."""
+"""The caller of a service without authentication."""
 
 
 def permitted(caller: Caller, roles: Iterable[str], scope: Scope) -> bool:

@@ -1,7 +1,7 @@
 """Pages of rights holders' cases: for whoever asks, and for staff, who take a case on.
 
 The address of a requester's page has the key in it. It is shown once, on the page that answers the
-form. Whoever has the address sees the standing and the answer, and nothing else.
+form. A holder of the address sees the standing and the answer, and nothing else.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ gave slots back is named to staff alone.
 
 How many slots a pool has is in the store from the first pass of a reconciler on.
 
-A button is there for who may press it, in a state in which it means something. Whoever sends the
-form all the same is answered as over ``/v1``. Killing loses steps, so a page asks first.
+A button is there for who may press it, in a state in which it means something. A person who sends
+the form all the same is answered as over ``/v1``. Killing loses steps, so a page asks first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What finds near copies in corpora at hand, and who says so.
 
-Records are read by the layer that wrote them, which the service does not import. Whoever makes the
-application gives it `govray.data.similarity.near_copies`, which reads them. Without it no
-near copies are looked for, and each answer says that.
+Records are read by the layer that wrote them, which the service does not import. The application's
+maker gives it `govray.data.similarity.near_copies`, which reads them. Without it no near copies are
+looked for, and each answer says that.
 """
 
 from __future__ import annotations

@@ -165,8 +165,8 @@ class SearchPlots:
 def search_plots(
     session: Session, experiment: Experiment, runs: Sequence[Run], names: Sequence[str], x: str
 ) -> SearchPlots:
-    """The drawings of ``runs``. ``x``: the one to draw; the first of ``names`` if it is none of
-    them."""
+    """The drawings of ``runs``. ``x``: the one to draw; the first of ``names`` if it is not
+    among them."""
     objective = any(run.objective is not None for run in runs)
     result = "objective" if objective else "loss"
     values = {run.id: _finite(getattr(run, result)) for run in runs}
