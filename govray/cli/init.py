@@ -7,6 +7,7 @@ finds the tree itself.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from shlex import quote
@@ -21,7 +22,7 @@ from govray.errors import CouldNotCheck, UsageError
 PURPOSE = {
     "jobs": "entry points for ray job submit, with their experiments",
     "policies": "policy sources, signed envelopes, the trust root; never a private key",
-    "deploy": "the container file, and a Grafana dashboard",
+    "deploy": "container file, Kubernetes chart, units of systemd, dashboards",
     "serve": "the HTTP application",
     "searchers": "search recipes",
     "cluster.yaml": "the Ray autoscaler's cluster",
@@ -88,6 +89,10 @@ def copy(source: Path, target: Path) -> list[str]:
             copied.append(name)
         for name in IGNORES:
             (target / name).write_text(ignore_file())
+        for each in (target / "jobs").glob("*.yaml"):
+            # A relative path of a submitted job counts from Ray's temporary folder.
+            runs = f"storage_path: {json.dumps(str(target.resolve() / 'runs'))}\n"
+            each.write_text(each.read_text().replace("storage_path: runs\n", runs))
     except BaseException:
         for name in PARTS:
             shutil.rmtree(target / name, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from govray.cli import init
 from tests.support.command import Run
@@ -30,6 +31,13 @@ def test_it_copies_every_part_that_exists(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "deployment" / "cluster.yaml").read_bytes() == (
         TREE / "cluster.yaml"
     ).read_bytes()
+
+
+def test_runs_lie_in_the_folder_wherever_a_job_begins(run: Run, tmp_path: Path) -> None:
+    run("init", "a deployment")
+    for name in ("train", "tune"):
+        told = yaml.safe_load((tmp_path / "a deployment" / "jobs" / f"{name}.yaml").read_bytes())
+        assert told["storage_path"] == str(tmp_path / "a deployment" / "runs")
 
 
 def test_no_private_key_is_in_it(run: Run, tmp_path: Path) -> None:
