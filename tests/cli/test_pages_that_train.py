@@ -86,6 +86,15 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
 
 
 @pytest.mark.story
+def test_the_readme_s_script_runs_as_it_stands(
+    tmp_path: Path, cluster: None, forked: Forked
+) -> None:
+    told = shell(forked, section("README.md", "A whole script"), tmp_path, ".")
+    assert len(re.findall(r"^VERIFIED runs/first-.*/model ", told, re.M)) == 1
+    assert "acme-notes 1 (exclusion counted)" in told
+
+
+@pytest.mark.story
 def test_a_run_that_is_judged_ends_early(tmp_path: Path, cluster: None, forked: Forked) -> None:
     shell(forked, section(TUTORIAL, "1"), tmp_path, ".")
     commands = "".join(section(TUTORIAL, number) for number in "234")

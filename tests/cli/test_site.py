@@ -94,3 +94,14 @@ def test_the_references_come_from_the_code(build_site: ModuleType) -> None:
     rooms = dict(build_site.room_pages())
     assert "::: govray.engine.step\n" in rooms["govray.engine"]
     assert "::: govray.train.worker.run\n" in rooms["govray.train.worker"]
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    readme, index = ROOT / "README.md", ROOT / "docs" / "index.md"
+    assert len(readme.read_text().split()) <= 700
+    assert "](docs/index.md)" in readme.read_text()
+    listed = re.findall(r"\]\(([a-z-]+\.md)\)", index.read_text())
+    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    assert sorted(listed) == sorted(pages)
+    navigation = (index.parent / "zensical.toml").read_text()
+    assert {page for page in pages if f'"docs/{page}"' not in navigation} == set()
