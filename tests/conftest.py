@@ -63,6 +63,7 @@ ON_RAY = (
     "tests/train/inputs/test_gating.py::test_a_run_goes_on_without_what_ends",
     "tests/train/integrations/test_integrations.py::test_a_hosts_script_ends_with_the_bytes",
     "tests/train/driver/test_kept_output.py::test_a_run_keeps",
+    "tests/train/driver/test_kept_output.py::test_attempts_leave",
     "tests/train/driver/test_lifecycle.py",
     "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
     "tests/train/driver/test_storage_on_cluster.py",

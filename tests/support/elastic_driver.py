@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 import ray.train
 from ray.cluster_utils import Cluster
-from ray.util.state import list_actors
 
 from govray.train.attest.write_model import write_model
 from govray.train.driver.ray_cluster import start_ray
@@ -51,10 +49,7 @@ def main(folder: Path, python: str) -> None:
 
 
 def _train_on_changing_nodes(deployment: Deployment, folder: Path, slow: Path) -> Path:
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": True, "dashboard_port": free_port()},
-    )
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     nodes = [cluster.add_node(**NODE) for _ in range(2)]
     start_ray(cluster.address)
     try:
@@ -72,13 +67,6 @@ def _train_on_changing_nodes(deployment: Deployment, folder: Path, slow: Path) -
     finally:
         ray.shutdown()
         cluster.shutdown()
-
-
-def free_port() -> int:
-    """A port that nobody has now: the dashboard's own default may be taken."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _trainer(
@@ -142,12 +130,10 @@ def _direct(
 
 
 def _node_of_rank_0(nodes: list[Any], run: Path) -> Any:
-    """By the process that the event log names."""
+    """The one that the event log names."""
     started = [each for each in events.read(run) if isinstance(each, events.WorkerStarted)]
-    [pid] = [each.pid for each in started if each.rank == 0]
-    address = f"http://{ray._private.worker.get_dashboard_url()}"
-    [actor] = list_actors(address, filters=[("pid", "=", pid)], detail=True)
-    return next(node for node in nodes if node.node_id == actor.node_id)
+    [wanted] = [each.node for each in started if each.rank == 0]
+    return next(node for node in nodes if node.node_id == wanted)
 
 
 def _world_sizes(run: Path) -> dict[int, int]:

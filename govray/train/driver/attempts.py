@@ -36,6 +36,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2._internal import constants as of_ray
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.logging.logging import LoggingManager
@@ -45,6 +46,7 @@ from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.storage.place import Place, place
 from govray.train.driver import failures, progress
+from govray.train.driver.gang import elsewhere, refuse_nowhere
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import policy_of
@@ -96,7 +98,7 @@ def fit(
     failing = run_config.failure_config
     assert failing is not None  # RunConfig makes one
     max_restarts = failing.max_failures
-    supervisor = Supervisor(folder, max_restarts)
+    supervisor = Supervisor(folder, max_restarts, scaling)
     journal = _Journal(folder, on_step)
     with (
         stop_request.signals() as received,
@@ -113,7 +115,7 @@ def fit(
             run_config=replace(
                 run_config,
                 failure_config=replace(failing, max_failures=-1),
-                callbacks=[*(run_config.callbacks or []), supervisor],  # type: ignore[list-item]
+                callbacks=[*(run_config.callbacks or []), supervisor, _Elsewhere(folder)],  # type: ignore[list-item]
             ),
             datasets=planned_shard.partitions(order),
             dataset_config=planned_shard.PlanData(order),
@@ -269,9 +271,12 @@ def _keep_log() -> None:
 class Supervisor(ray.train.UserCallback):
     """Lives in Ray's controller, and decides each time that workers have failed."""
 
-    def __init__(self, folder: Place, max_restarts: int) -> None:
+    def __init__(
+        self, folder: Place, max_restarts: int, scaling: ray.train.ScalingConfig | None = None
+    ) -> None:
         self._folder = folder
         self._max_restarts = max_restarts
+        self._scaling = scaling
         self._decided = 0
 
     def after_exception(
@@ -285,10 +290,25 @@ class Supervisor(ray.train.UserCallback):
             self._decided = attempt
             return  # decided, recorded and budgeted before it was raised
         failure = failures.classify(worker_exceptions, where=f"run {self._folder.name}")
-        decision = _note(self._folder, failure, max_restarts=self._max_restarts)
+        decision = _note(
+            self._folder, failure, max_restarts=self._max_restarts, scaling=self._scaling
+        )
         if not decision.restart:
             raise decision.error
         self._decided = attempt
+
+
+class _Elsewhere(ControllerCallback):
+    """Lives in Ray's controller, and keeps workers off the nodes that log policies excluded."""
+
+    def __init__(self, folder: Place) -> None:
+        self._folder = folder
+
+    def on_controller_start_worker_group(
+        self, *, scaling_config: Any, num_workers: int
+    ) -> dict[str, str] | None:
+        """The labels of each worker's node, in the place of the configuration's."""
+        return elsewhere(scaling_config, events.excluded_nodes(self._folder)) or None
 
 
 @dataclass(frozen=True)
@@ -407,7 +427,11 @@ def _raiser(error: BaseException) -> Callable[[], ray.train.Result]:
 
 
 def _note(
-    folder: Place, failure: failures.AttemptFailure, *, max_restarts: int
+    folder: Place,
+    failure: failures.AttemptFailure,
+    *,
+    max_restarts: int,
+    scaling: ray.train.ScalingConfig | None = None,
 ) -> failures.RestartDecision:
     """Decide on a failure, with the event log as memory, and log it."""
     past: list[events.Failed] = []
@@ -426,6 +450,11 @@ def _note(
     decision = failures.decide(failure, past, step=step, max_restarts=max_restarts)
     if final is not None and decision.restart:
         decision = failures.RestartDecision(False, failures.not_retried(failure.error, final))
+    elif decision.restart:
+        try:
+            refuse_nowhere(scaling, events.excluded_nodes(folder))
+        except GovrayError as nowhere:
+            decision = failures.RestartDecision(False, nowhere)
     events.append(
         folder,
         events.Failed(
@@ -455,6 +484,7 @@ def _introduce(folder: Place, attempt: int) -> None:
             rank=ray.train.get_context().get_world_rank(),
             host=socket.gethostname(),
             pid=os.getpid(),
+            node=ray.get_runtime_context().get_node_id(),
             log=output if output.endswith(".out") else None,
         ),
     )

@@ -13,7 +13,7 @@ so.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -25,8 +25,8 @@ from ray.core.generated.autoscaler_pb2 import (  # type: ignore[attr-defined]  #
 )
 from ray.util import placement_group, remove_placement_group
 
-from govray.errors import UsageError
-from govray.train.driver.ray_cluster import autoscales, nodes_in_time
+from govray.errors import GovrayError, UsageError
+from govray.train.driver.ray_cluster import autoscales, nodes_alive, nodes_in_time
 from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.resources import ACCELERATOR
 
@@ -103,6 +103,36 @@ def labels_of(scaling: ray.train.ScalingConfig | None) -> dict[str, str]:
     known: Any = scaling  # Ray's annotation has the older class, without the field
     asked = known.label_selector if scaling else None
     return dict(asked) if isinstance(asked, Mapping) else {}
+
+
+NODE_ID = "ray.io/node-id"
+"""Ray's own label of each node."""
+
+
+def elsewhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]) -> dict[str, str]:
+    """What the node of each worker has to have, if it may be none of these."""
+    others = {NODE_ID: f"!in({', '.join(sorted(excluded))})"} if excluded else {}
+    return {**others, **labels_of(scaling)}
+
+
+def refuse_nowhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]) -> None:
+    """Refuse workers that no node may hold any more. An autoscaler may still bring others.
+
+    Raises:
+        GovrayError: The nodes that are left have too little room.
+    """
+    gang, labels = gang_of(scaling), labels_of(scaling)
+    if not gang or not excluded or autoscales():
+        return
+    left = [node for node in nodes_alive(labels) if node["NodeID"] not in excluded]
+    room = places([node["Resources"] for node in left], gang[0])
+    if room < len(gang):
+        raise GovrayError(
+            f"the run starts {need(gang, labels)}, and beside the nodes that log policies "
+            f"excluded is room for {room}",
+            where=f"nodes {', '.join(sorted(excluded))}",
+            do="Mend these nodes and start Ray on them anew, or add others; then resume the run",
+        )
 
 
 def places(nodes: Iterable[Resources], worker: Resources) -> int:

@@ -26,7 +26,7 @@ from govray.storage.atomic_file import make_folder
 from govray.storage.place import Place, place
 from govray.train.checkpoint import storage
 from govray.train.checkpoint.room import require_room
-from govray.train.driver.gang import await_room
+from govray.train.driver.gang import await_room, refuse_nowhere
 from govray.train.driver.gpu_request import gpus_per_worker, require_gpus
 from govray.train.driver.run_request import RunRequest, new_run_id
 from govray.train.experiment.sections import check_copies
@@ -47,6 +47,7 @@ from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start
 from govray.train.loop.until_govern import discover
+from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.register_posts import RegisterPosts, register_of
@@ -153,6 +154,9 @@ def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
     # A search looks for its trials.
     if (shared is None or shared.carried is not None) and not (record and record.finished):
         await_room(request.scaling_config, on_wait=request.on_wait)
+        if request.resume:
+            excluded = events.excluded_nodes(place(request.resume))
+            refuse_nowhere(request.scaling_config, excluded)
     if record and shared:
         shared.refuse_changes(record)
     elif record:

@@ -190,7 +190,12 @@ def watch(folder: Place, name: str, order: Order) -> Callable[[str], None] | Non
 
 def _follow(folder: Place, name: str, policy: LogPolicy, line: str) -> None:
     event = events.LogMatched(
-        at=now(), log=name, pattern=policy.pattern, action=policy.action, line=line[:500]
+        at=now(),
+        log=name,
+        pattern=policy.pattern,
+        action=policy.action,
+        line=line[:500],
+        node=ray.get_runtime_context().get_node_id() if policy.action == "exclude_node" else None,
     )
     if policy.action == "stop":
         # First: should the event not be written, the run stops all the same.

@@ -174,11 +174,7 @@ def nodes_in_time(
     """
     said = False
     while True:
-        nodes = [
-            node["Resources"]
-            for node in ray.nodes()
-            if node["Alive"] and (labels or {}).items() <= node.get("Labels", {}).items()
-        ]
+        nodes = [node["Resources"] for node in nodes_alive(labels)]
         if enough(nodes) or not os.environ.get("RAY_ADDRESS") or autoscales():
             return nodes
         if time.time() - newest_start() > JOIN_S:
@@ -187,6 +183,12 @@ def nodes_in_time(
             on_wait("the cluster is young and has too little room: waiting for more nodes to join")
             said = True
         time.sleep(1.0)
+
+
+def nodes_alive(labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The nodes that the cluster counts as alive, and that have all of these labels."""
+    asked = (labels or {}).items()
+    return [n for n in ray.nodes() if n["Alive"] and asked <= n.get("Labels", {}).items()]
 
 
 def newest_start() -> float:

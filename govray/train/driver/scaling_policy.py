@@ -13,6 +13,7 @@ policy does, and `Elastic` changes:
   them to commit first (`govray.train.run_folder.resize_request`).
 * It gives every CPU to workers, so tasks that read data wait for ever. `Elastic` leaves room for
   one such task, unless that would go below the minimum.
+* It knows nothing of log policies. `Elastic` counts on no node that one has excluded.
 * It knows nothing of a queue. `Elastic` has no more workers than a queue allows, from one look to
   the next, and answers once it has given the others back (`WorkerLimit`).
 
@@ -56,7 +57,7 @@ from govray.errors import Malformed
 from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
-from govray.train.driver.ray_cluster import begun_here
+from govray.train.driver.ray_cluster import begun_here, nodes_alive
 from govray.train.run_folder import events, resize_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.requests import STORE_S
@@ -132,6 +133,9 @@ class Elastic(ElasticScalingPolicy):
         self._unsure_since: float | None = None
         self._wanted: ResizeDecision | None = None
         self._limit = WorkerLimit(run_folder)
+        self._ran = True
+        self._excluded: frozenset[str] = frozenset()
+        """The nodes that log policies had excluded when the workers started."""
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
@@ -140,7 +144,9 @@ class Elastic(ElasticScalingPolicy):
         self._wanted = None
         resize_request.clear(self._run_folder)
         self._look_for_limit()
-        if all(_answers(node) for node in _alive()):
+        if self._ran:
+            self._ran, self._excluded = False, events.excluded_nodes(self._run_folder)
+        if all(_answers(node) for node in nodes_alive()):
             self._unsure_since = None
         else:
             self._unsure_since = self._unsure_since or time_monotonic()
@@ -152,6 +158,7 @@ class Elastic(ElasticScalingPolicy):
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
         """Replace the workers once they have committed: there is room for more, or too many run."""
+        self._ran = True
         self._look_for_limit()
         if self._wanted is not None:
             self._maybe_send_resource_request()
@@ -209,13 +216,15 @@ class Elastic(ElasticScalingPolicy):
 
     def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
         possible = min(self._room(reserved_resources), self._most())
-        nodes = [node["Resources"] for node in _alive()]
+        alive = [node for node in nodes_alive() if node["NodeID"] not in self._excluded]
+        nodes = [node["Resources"] for node in alive]
         worker = self.scaling_config._resources_per_worker_not_none
         beside = workers_beside_a_reader(nodes, worker)
         return min(possible, max(beside, self.scaling_config.min_workers))
 
     def _room(self, reserved_resources: dict[str, dict[str, float]]) -> int:
-        return int(super()._count_possible_workers(reserved_resources))
+        held = {node: of for node, of in reserved_resources.items() if node not in self._excluded}
+        return int(super()._count_possible_workers(held))
 
 
 def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> int:
@@ -237,10 +246,6 @@ def _job_ended() -> bool:
     """Whether the cluster counts this process's job as ended: its driver is gone."""
     own = ray.get_runtime_context().get_job_id()
     return any(job["JobID"] == own and job["IsDead"] for job in global_state.job_table())
-
-
-def _alive() -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _answers(node: Mapping[str, Any]) -> bool:

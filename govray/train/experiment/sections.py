@@ -367,7 +367,7 @@ def _check_pattern(value: str) -> str:
     return value
 
 
-LogAction = Literal["stop", "flag", "no_retry"]
+LogAction = Literal["stop", "flag", "no_retry", "exclude_node"]
 
 
 class LogPolicy(Section):
@@ -382,7 +382,8 @@ class LogPolicy(Section):
     )
     action: LogAction = Field(
         description="flag: an event; stop: an event, and the run stops after a commit; no_retry: "
-        "an event, and no attempt follows a failure of this one"
+        "an event, and no attempt follows a failure of this one; exclude_node: an event, and no "
+        "later attempt starts on the worker's node"
     )
 
     def fits(self, line: str) -> bool:

@@ -123,7 +123,7 @@ class LimitIgnored(Event):
 
 
 class WorkerStarted(Event):
-    """One worker of an attempt, and where its output goes, if that is a file."""
+    """One worker of an attempt, its node by Ray's id, and the file of its output, if it is one."""
 
     kind: Literal["workerStarted"] = "workerStarted"
     says = "attempt {attempt}, rank {rank}: process {pid} on {host}"
@@ -131,6 +131,7 @@ class WorkerStarted(Event):
     rank: Natural
     host: Text
     pid: Natural
+    node: Text | None = None
     log: Text | None = None
 
 
@@ -280,19 +281,22 @@ class Memorized(Event):
 
 
 class LogMatched(Event):
-    """A line of a process's log fits a pattern of the experiment file."""
+    """A line of a process's log fits a pattern of the experiment file.
+    ``node``: the process's, where no later attempt may start on it."""
 
     kind: Literal["logMatched"] = "logMatched"
     log: Text
     pattern: Text
-    action: Literal["stop", "flag", "no_retry"]
+    action: Literal["stop", "flag", "no_retry", "exclude_node"]
     line: Text
+    node: Text | None = None
 
     @property
     def text(self) -> str:
         follows = {
             "stop": "the run is to stop",
             "no_retry": "no attempt follows a failure",
+            "exclude_node": f"no later attempt starts on node {self.node}",
             "flag": "flagged",
         }[self.action]
         return f"{self.log} has {self.pattern!r}: {follows} ({self.line[:200]})"
@@ -358,6 +362,12 @@ def append(run_folder: Place, *new: AnyEvent) -> None:
         if full:
             with (run_folder / _name(number)).open("a+b") as following:
                 _write(following, line)
+
+
+def excluded_nodes(run_folder: Place) -> frozenset[str]:
+    """The nodes on which no attempt may start any more."""
+    log = read(run_folder)
+    return frozenset(each.node for each in log if isinstance(each, LogMatched) and each.node)
 
 
 def _append_object(run_folder: BucketPath, line: bytes) -> None:

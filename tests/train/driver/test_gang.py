@@ -10,11 +10,19 @@ import ray
 import ray.train
 from hypothesis import given
 from hypothesis import strategies as st
+from ray._private.label_utils import validate_label_selector
 from ray.core.generated import autoscaler_pb2 as proto
 
-from govray.errors import UsageError
+from govray.errors import GovrayError, UsageError
 from govray.train.driver import gang
-from govray.train.driver.gang import await_room, never_fits, places
+from govray.train.driver.gang import (
+    NODE_ID,
+    await_room,
+    elsewhere,
+    never_fits,
+    places,
+    refuse_nowhere,
+)
 
 TWO = [{"CPU": 2.0}] * 2
 RUNNING, IDLE, DEAD = (getattr(proto, name) for name in ("RUNNING", "IDLE", "DEAD"))
@@ -96,3 +104,23 @@ def test_without_an_autoscaler_a_gang_that_fits_no_nodes_is_refused(
         "the cluster has room for 2, and no autoscaler",
     ):
         await_room(scaling(3))
+
+
+def test_workers_go_to_none_of_the_excluded_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def node(name: str, alive: bool = True) -> dict[str, Any]:
+        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": 4.0}}
+
+    monkeypatch.setattr(ray, "nodes", lambda: [node("a"), node("b"), node("c", alive=False)])
+    autoscaled = False
+    monkeypatch.setattr(gang, "autoscales", lambda: autoscaled)
+    assert elsewhere(scaling(2), []) == {}
+    chosen = elsewhere(scaling(2), ["b", "a"])
+    assert not validate_label_selector(chosen)
+    assert chosen == {NODE_ID: "!in(a, b)"}
+    refuse_nowhere(scaling(2), ["a"])
+    refuse_nowhere(scaling(4), [])  # it is not for a policy that they wait
+    with pytest.raises(GovrayError, match=r"nodes a: the run .* excluded is room for 2") as error:
+        refuse_nowhere(scaling(3), ["a"])
+    assert error.value.exit_code == 1  # so the queue doesn't try again
+    autoscaled = True
+    refuse_nowhere(scaling(3), ["a"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from govray import cli
 from govray.errors import InfrastructureFailed, Stopped
@@ -21,6 +24,7 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import event_rows, events, run_lock, stop_request
 from govray.train.run_folder.clock import now
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
 
 
 def policy(pattern: str, action: Any = "flag") -> LogPolicy:
@@ -34,8 +38,13 @@ class Ordered:
     log_policies: tuple[LogPolicy, ...]
 
 
-def test_each_policy_follows_once_from_a_log(tmp_path: Path) -> None:
-    order: Any = Ordered((policy("NaN"), policy("memory", "stop"), policy("never")))
+def test_each_policy_follows_once_from_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = SimpleNamespace(get_node_id=lambda: "f00d")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+    disk = policy("disk", "exclude_node")
+    order: Any = Ordered((policy("NaN"), policy("memory", "stop"), policy("never"), disk))
     look = progress.watch(tmp_path, "rank-0-1.log", order)
     assert look is not None
     for line in ("fine", "loss NaN", "loss NaN"):
@@ -48,6 +57,9 @@ def test_each_policy_follows_once_from_a_log(tmp_path: Path) -> None:
     assert [(each.pattern, each.action) for each in found] == [("NaN", "flag"), ("memory", "stop")]
     decided = event_rows.decisions(events.read(tmp_path))
     assert [each.kind for each in decided] == ["log", "stop", "log"]
+    assert events.excluded_nodes(tmp_path) == frozenset()
+    look("disk 3 is read-only")
+    assert events.excluded_nodes(tmp_path) == {"f00d"}
     nothing: Any = Ordered(())
     assert progress.watch(tmp_path, "rank-0-1.log", nothing) is None
 
@@ -136,3 +148,24 @@ def test_a_run_keeps_what_its_workers_print_and_stops_at_a_line(
     for each in shown:
         assert {f"call {number}" for number in range(1, 6)} <= set(each["tail"])
         assert "CUDA error: out of memory, token [cut]" in each["tail"]
+
+
+@pytest.mark.story
+def test_attempts_leave_the_nodes_that_a_policy_excluded(tmp_path: Path, forked: Forked) -> None:
+    driver = subprocess.run(
+        [sys.executable, "-m", "tests.support.failing_disk", str(tmp_path), forked.python],
+        timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "beside the nodes that log policies excluded is room for 0" in driver.stderr
+    [run] = (tmp_path / "runs").glob("failing-*")
+    log = events.read(run)
+    nodes = [each.node for each in log if isinstance(each, events.WorkerStarted)]
+    assert len(nodes) == 2
+    assert {*nodes} == events.excluded_nodes(run)
+    failed = [each for each in log if isinstance(each, events.Failed)]
+    assert [each.decision for each in failed] == ["restart", "stop"]
+    assert all(str(node) in failed[1].what for node in nodes)
+    assert run_listing.inspect(run).state == "failed"

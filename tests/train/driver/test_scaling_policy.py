@@ -134,7 +134,7 @@ def test_healthy_workers_are_exchanged_once_they_have_committed(
     assert not resize_request.answered(tmp_path)
     # A group that fails while its commit is awaited is started as always, and not asked again.
     assert isinstance(decide(), NoopDecision)
-    monkeypatch.setattr(scaling_policy, "_alive", list)
+    monkeypatch.setattr(scaling_policy, "nodes_alive", list)
     assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
     assert not resize_request.asked(tmp_path)
     policy.room = 1
@@ -148,7 +148,7 @@ def test_no_worker_is_started_while_a_node_does_not_answer(
     policy = Policy(ScalingConfig(num_workers=(1, 3)), tmp_path)
     clock = [100.0]
     monkeypatch.setattr(scaling_policy, "time_monotonic", lambda: clock[0])
-    monkeypatch.setattr(scaling_policy, "_alive", lambda: [{}])
+    monkeypatch.setattr(scaling_policy, "nodes_alive", lambda: [{}])
     monkeypatch.setattr(scaling_policy, "_answers", lambda node: False)
     assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
     clock[0] += PATIENCE_S + 1

@@ -79,8 +79,13 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    node = {"Resources": {"CPU": 9.0}, "NodeManagerAddress": "", "NodeManagerPort": 0}
-    monkeypatch.setattr(scaling_policy, "_alive", lambda: [node])
+    node = {
+        "NodeID": "n",
+        "Resources": {"CPU": 9.0},
+        "NodeManagerAddress": "",
+        "NodeManagerPort": 0,
+    }
+    monkeypatch.setattr(scaling_policy, "nodes_alive", lambda: [node])
     monkeypatch.setattr(scaling_policy, "_answers", lambda node: True)
     monkeypatch.setattr(scaling_policy, "_job_ended", lambda: False)
     return Run(tmp_path)
