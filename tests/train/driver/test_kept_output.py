@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from govray.train.run_folder import event_rows, events, run_lock, stop_request
 from govray.train.run_folder.clock import now
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
+from tests.support.ray_nodes import SETTINGS, ray_nodes
 
 
 def policy(pattern: str, action: Any = "flag") -> LogPolicy:
@@ -152,13 +154,15 @@ def test_a_run_keeps_what_its_workers_print_and_stops_at_a_line(
 
 @pytest.mark.story
 def test_attempts_leave_the_nodes_that_a_policy_excluded(tmp_path: Path, forked: Forked) -> None:
-    driver = subprocess.run(
-        [sys.executable, "-m", "tests.support.failing_disk", str(tmp_path), forked.python],
-        timeout=300,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with ray_nodes(forked, workers=2, cpus=3) as nodes_up:
+        driver = subprocess.run(
+            [sys.executable, "-m", "tests.support.failing_disk", str(tmp_path)],
+            env=os.environ | SETTINGS | {"RAY_ADDRESS": nodes_up.address},
+            timeout=400,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert "beside the nodes that log policies excluded is room for 0" in driver.stderr
     [run] = (tmp_path / "runs").glob("failing-*")
     log = events.read(run)
