@@ -165,14 +165,14 @@ def _cluster(queue: Queue, storage: Place, register: AttestorRegister | None) ->
     )
 
 
-def _asked(row: QueueEntry) -> tuple[dict[str, str], str | None]:
+def _asked(row: QueueEntry) -> tuple[dict[str, str], str | None, int | None]:
     """What an experiment asks of the nodes of its workers."""
     from govray.tune.experiment_cost import parsed
 
     if row.kind not in ("train", "tune"):
-        return {}, None
+        return {}, None, None
     resources = parsed(row.config, name=f"experiment {row.id}")[0].resources
-    return resources.labels, resources.accelerator_type
+    return resources.labels, resources.accelerator_type, resources.memory
 
 
 def _runtime_env(row: QueueEntry, folder: Path) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def trials_that_fit(
 def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, n: int) -> bool:
     # Ray may place the trials' own processes on any of the nodes.
     left = [{**node, "CPU": node.get("CPU", 0.0) - n * TRIAL_CPUS} for node in nodes]
-    return places(left, resources.worker) >= n * resources.least
+    least, placement = resources.least, resources.placement.upper()
+    room = places(left, resources.worker, placement=placement, least=least, gangs=n)
+    return room >= n * least
 
 
 def waiting_trials(resources: Resources) -> int:
@@ -100,4 +102,5 @@ def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> 
 
 
 def need(resources: Resources) -> str:
-    return words([resources.worker] * resources.least, node_labels(resources.labels))
+    gang = [resources.worker] * resources.least
+    return words(gang, node_labels(resources.labels), resources.placement.upper())

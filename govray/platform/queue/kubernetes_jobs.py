@@ -68,8 +68,8 @@ from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
 from govray.storage.place import Place
 
-Asked = Callable[[QueueEntry], tuple[Mapping[str, str], str | None]]
-"""The labels and the type of GPU that nodes have to have."""
+Asked = Callable[[QueueEntry], tuple[Mapping[str, str], str | None, int | None]]
+"""The labels and the type of GPU that nodes have to have, and the memory of each worker."""
 
 KEPT = timedelta(days=1)
 """How long a RayJob that has ended can be looked at."""
@@ -109,7 +109,7 @@ class KubernetesJobs:
         register: AttestorRegister,
         working_dir: Path | None = None,
         runtime_env: RuntimeEnv = lambda row, folder: {},
-        asked: Asked = lambda row: ({}, None),
+        asked: Asked = lambda row: ({}, None, None),
     ) -> None:
         self._api = api
         self._storage = storage
@@ -188,14 +188,21 @@ class KubernetesJobs:
     def _slot(self, row: QueueEntry) -> Slot:
         """The pool's, on nodes with what the experiment asks for too. The pool's labels go first,
         so a submitter leads no pod elsewhere."""
-        slot, (labels, kind) = self._slots[row.pool], self._asked(row)
+        slot, (labels, kind, memory) = self._slots[row.pool], self._asked(row)
         if kind not in (None, slot.accelerator_type):
             raise JobRefused(
                 f"pool {row.pool!r} has no GPU {kind!r}, as far as queue.yaml says",
                 where=f"submission {row.id}",
                 do="Choose another pool, or let the operator state its accelerator_type",
             )
-        return replace(slot, labels={**labels, **slot.labels})
+        if memory is not None and memory > slot.memory:
+            raise JobRefused(
+                f"each worker asks for {memory} bytes of memory, and a slot of pool {row.pool!r} "
+                f"has {slot.memory}",
+                where=f"submission {row.id}",
+                do="Ask for less in resources.memory, or choose another pool",
+            )
+        return replace(slot, labels={**labels, **slot.labels}, memory=memory or slot.memory)
 
     def _environment(self, row: QueueEntry) -> dict[str, Any]:
         """Ray's environment of a job; its folder is made in its pod. Here it is looked at."""

@@ -62,20 +62,25 @@ def await_room(
     if not gang or not ray.is_initialized():
         return
     assert scaling is not None
-    labels = labels_of(scaling)
+    labels, placement = labels_of(scaling), str(scaling.placement_strategy)
+
+    def room(nodes: Iterable[Resources]) -> int:
+        return places(nodes, gang[0], placement=placement, least=len(gang))
+
+    words = need(gang, labels, placement)
     if not autoscales():
         nodes = nodes_in_time(
-            lambda nodes: places(nodes, gang[0]) >= len(gang), labels=labels, on_wait=on_wait
+            lambda nodes: room(nodes) >= len(gang), labels=labels, on_wait=on_wait
         )
-        if (room := places(nodes, gang[0])) < len(gang):
-            raise _too_large(gang, labels, f"the cluster has room for {room}, and no autoscaler")
+        if (found := room(nodes)) < len(gang):
+            raise _too_large(words, labels, f"the cluster has room for {found}, and no autoscaler")
         return
     group = placement_group(
         [dict(each) for each in gang],
-        strategy=scaling.placement_strategy,
+        strategy=placement,
         bundle_label_selector=[labels] * len(gang) if labels else None,
     )
-    line, hopeless = WaitingLine(need(gang, labels), "run"), 0
+    line, hopeless = WaitingLine(words, "run"), 0
     try:
         while not group.wait(LOOK_S):
             if said := line.look(1, time.monotonic()):
@@ -83,7 +88,7 @@ def await_room(
             hopeless = hopeless + 1 if never_fits(_status(), gang) else 0
             if hopeless >= HOPELESS_LOOKS:
                 raise _too_large(
-                    gang, labels, "its autoscaler may not bring nodes with so much room"
+                    words, labels, "its autoscaler may not bring nodes with so much room"
                 )
     finally:
         remove_placement_group(group)
@@ -125,25 +130,43 @@ def refuse_nowhere(scaling: ray.train.ScalingConfig | None, excluded: Collection
     if not gang or not excluded or autoscales():
         return
     left = [node for node in nodes_alive(labels) if node["NodeID"] not in excluded]
-    room = places([node["Resources"] for node in left], gang[0])
+    assert scaling is not None
+    placement = str(scaling.placement_strategy)
+    resources = [node["Resources"] for node in left]
+    room = places(resources, gang[0], placement=placement, least=len(gang))
     if room < len(gang):
         raise GovrayError(
-            f"the run starts {need(gang, labels)}, and beside the nodes that log policies "
-            f"excluded is room for {room}",
+            f"the run starts {need(gang, labels, placement)}, and beside the nodes that log "
+            f"policies excluded is room for {room}",
             where=f"nodes {', '.join(sorted(excluded))}",
             do="Mend these nodes and start Ray on them anew, or add others; then resume the run",
         )
 
 
-def places(nodes: Iterable[Resources], worker: Resources) -> int:
+def places(
+    nodes: Iterable[Resources],
+    worker: Resources,
+    *,
+    placement: str = "PACK",
+    least: int = 1,
+    gangs: int = 1,
+) -> int:
     """How many workers fit on nodes that nobody else uses.
-    ``nodes``: what each node has in all, resource name to amount."""
+
+    Args:
+        nodes: What each node has in all, resource name to amount.
+        placement: Ray's strategy. A strict one lets fewer fit.
+        least, gangs: How many workers a gang has, and how many gangs there are.
+    """
     asked = {name: amount for name, amount in worker.items() if amount > 0}
-    return sum(
+    fit = [
         max(int(min(node.get(name, 0.0) / amount for name, amount in asked.items()) + 1e-6), 0)
         for node in nodes
         if asked
-    )
+    ]
+    if placement == "STRICT_SPREAD":
+        return sum(min(each, gangs) for each in fit)
+    return sum(each // least * least if placement == "STRICT_PACK" else each for each in fit)
 
 
 def never_fits(status: GetClusterStatusReply, gang: Sequence[Resources]) -> bool:
@@ -167,17 +190,27 @@ def never_fits(status: GetClusterStatusReply, gang: Sequence[Resources]) -> bool
     )
 
 
-def need(gang: Sequence[Resources], labels: Mapping[str, str] | None = None) -> str:
+_PLACED = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on nodes of their own"}
+
+
+def need(
+    gang: Sequence[Resources],
+    labels: Mapping[str, str] | None = None,
+    placement: str = "PACK",
+) -> str:
     """What the gang needs, in words."""
     each = " and ".join(_words(name, amount) for name, amount in sorted(gang[0].items()) if amount)
     where = ", ".join(f"{name}={value}" for name, value in sorted((labels or {}).items()))
     return (
         f"{len(gang)} worker{'s' * (len(gang) > 1)} with {each}{' each' * (len(gang) > 1)}"
+        + _PLACED.get(placement, "")
         + f" on nodes labelled {where}" * bool(where)
     )
 
 
 def _words(name: str, amount: float) -> str:
+    if name == "memory":
+        return f"{amount / (1 << 30):.4g} GiB memory"
     known = name.startswith(ACCELERATOR)
     return name.removeprefix(ACCELERATOR) if known else f"{amount:g} {name}"
 
@@ -206,9 +239,9 @@ def _status() -> GetClusterStatusReply:
     return GetClusterStatusReply.FromString(client.get_cluster_status())
 
 
-def _too_large(gang: Sequence[Resources], labels: Mapping[str, str], why: str) -> UsageError:
+def _too_large(need: str, labels: Mapping[str, str], why: str) -> UsageError:
     return UsageError(
-        f"the run starts {need(gang, labels)}, and {why}",
+        f"the run starts {need}, and {why}",
         where="resources",
         do="Use fewer workers or less for each, or let the cluster have more nodes"
         + " with these labels" * bool(labels),

@@ -244,6 +244,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             num_workers=resources.num_workers,
             use_gpu=resources.gpus_per_worker > 0,
             resources_per_worker=resources.worker,
+            placement_strategy=resources.placement.upper(),
             label_selector=node_labels(resources.labels) or None,
         ),
         run_config=ray.train.RunConfig(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import re
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -23,8 +24,13 @@ ACCELERATOR: Final = "accelerator_type:"
 ACCELERATOR_SHARE: Final = 0.001
 """What Ray takes of it for each worker that asks for the type."""
 
-QUEUED: Final = frozenset({"pool", "priority", "max_workers"})
-"""What says when a run starts, and nothing of how it trains."""
+QUEUED: Final = frozenset({"pool", "priority", "max_workers", "memory", "placement"})
+"""What says when and where a run starts, and nothing of how it trains."""
+
+Placement = Literal["pack", "spread", "strict_pack", "strict_spread"]
+
+_UNITS = {"": 1, **{f"{p}iB": 1 << 10 * n for n, p in enumerate("KMGT", 1)}}
+_UNITS |= {f"{p}B": 1000**n for n, p in enumerate(("k", "M", "G", "T"), 1)}
 
 _WORD = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _PREFIXED = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?" + _WORD[1:]
@@ -37,6 +43,16 @@ def _check_workers(value: Any) -> Any:
         raise ValueError("give a whole number from 1, or [least, most] for an elastic run")
     if counts[0] > counts[1]:
         raise ValueError(f"the least comes first: [{counts[1]}, {counts[0]}]")
+    return value
+
+
+def _check_memory(value: Any) -> Any:
+    """Bytes, from a number of them or from text with a unit."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?) ?([kKMGT]i?B)", value)
+        if found is None or found[2] not in _UNITS:
+            raise ValueError(f"{value[:40]!r} is no amount of memory; write 8GiB, 500MB or bytes")
+        return round(float(found[1]) * _UNITS[found[2]])
     return value
 
 
@@ -56,6 +72,15 @@ class Resources(Section):
     ] = 2
     cpus_per_worker: PositiveFloat = 0.5
     gpus_per_worker: NonNegativeFloat = 0
+    memory: Annotated[Positive, BeforeValidator(_check_memory)] | None = Field(
+        None,
+        description="of each worker, as 8GiB or in bytes; Ray reserves it and does not enforce it",
+    )
+    placement: Placement = Field(
+        "pack",
+        description="pack: on few nodes, if that fits; spread: on many; strict_pack: on one node "
+        "or not at all; strict_spread: each on a node of its own",
+    )
     accelerator_type: str | None = Field(
         None,
         pattern=_WORD,
@@ -100,12 +125,22 @@ class Resources(Section):
         gpus = {"GPU": self.gpus_per_worker} if self.gpus_per_worker else {}
         kind = self.accelerator_type
         kinds = {ACCELERATOR + kind: ACCELERATOR_SHARE} if kind else {}
-        return {"CPU": self.cpus_per_worker, **gpus, **kinds}
+        memory = {"memory": float(self.memory)} if self.memory else {}
+        return {"CPU": self.cpus_per_worker, **gpus, **memory, **kinds}
 
     @model_validator(mode="after")
     def _names_a_gpu(self) -> Resources:
         if self.accelerator_type and not self.gpus_per_worker:
             raise ValueError("accelerator_type: a type of GPU; write gpus_per_worker: 1 beside it")
+        return self
+
+    @model_validator(mode="after")
+    def _is_placed(self) -> Resources:
+        if self.placement.startswith("strict_") and self.least < self.most:
+            raise ValueError(
+                f"placement: an elastic run starts with as many workers as fit, so "
+                f"{self.placement} says nothing of it; write pack or spread, or one num_workers"
+            )
         return self
 
     @model_validator(mode="after")

@@ -121,17 +121,22 @@ def test_an_experiment_narrows_the_nodes_of_its_workers_down_and_leads_them_nowh
 ) -> None:
     slot = replace(SLOT, accelerator_type="A100")
     labels = {"market-type": "spot", "govray.dev/pool": "another"}
-    jobs_on(server, tmp_path, slots={"default": slot}, asked=lambda _: (labels, "A100")).start(
-        row()
-    )
+    jobs_on(
+        server, tmp_path, slots={"default": slot}, asked=lambda _: (labels, "A100", 1 << 30)
+    ).start(row())
     cluster = only(server)["spec"]["rayClusterSpec"]
     [workers] = cluster["workerGroupSpecs"]
     narrowed = {"market-type": "spot", "govray.dev/pool": "cpu"}
     assert workers["labels"] == workers["template"]["spec"]["nodeSelector"] == narrowed
     head = cluster["headGroupSpec"]["template"]["spec"]["nodeSelector"]
     assert head == {"govray.dev/pool": "head"}
+    [pod] = workers["template"]["spec"]["containers"]
+    assert pod["resources"]["requests"]["memory"] == pod["resources"]["limits"]["memory"]
+    assert pod["resources"]["limits"]["memory"] == str(1 << 30)
     with pytest.raises(JobRefused, match="pool 'default' has no GPU 'H100'"):
-        jobs_on(server, tmp_path, asked=lambda _: ({}, "H100")).start(row())
+        jobs_on(server, tmp_path, asked=lambda _: ({}, "H100", None)).start(row())
+    with pytest.raises(JobRefused, match="a slot of pool 'default' has 30064771072"):
+        jobs_on(server, tmp_path, asked=lambda _: ({}, None, 1 << 40)).start(row())
 
 
 @pytest.mark.parametrize("asked", [None, "an image"])

@@ -28,8 +28,8 @@ TWO = [{"CPU": 2.0}] * 2
 RUNNING, IDLE, DEAD = (getattr(proto, name) for name in ("RUNNING", "IDLE", "DEAD"))
 
 
-def scaling(workers: Any, cpus: float = 2) -> ray.train.ScalingConfig:
-    return ray.train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus})
+def scaling(workers: Any, **more: Any) -> ray.train.ScalingConfig:
+    return ray.train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 2.0}, **more)
 
 
 def status(
@@ -104,6 +104,28 @@ def test_without_an_autoscaler_a_gang_that_fits_no_nodes_is_refused(
         "the cluster has room for 2, and no autoscaler",
     ):
         await_room(scaling(3))
+    await_room(scaling(2, placement_strategy="STRICT_PACK"))
+    with pytest.raises(UsageError, match=r"each on nodes of their own, and .* has room for 1"):
+        await_room(scaling(2, placement_strategy="STRICT_SPREAD"))
+
+
+@pytest.mark.parametrize(
+    ("placement", "least", "gangs", "expected"),
+    [
+        ("PACK", 2, 1, 6),
+        ("SPREAD", 2, 1, 6),
+        ("STRICT_PACK", 2, 1, 4),  # one place of each odd node stays empty
+        ("STRICT_PACK", 4, 1, 0),
+        ("STRICT_SPREAD", 2, 1, 3),
+        ("STRICT_SPREAD", 2, 2, 5),
+    ],
+)
+def test_a_strict_placement_lets_fewer_fit(
+    placement: str, least: int, gangs: int, expected: int
+) -> None:
+    nodes = [{"CPU": 3.0}, {"CPU": 1.0}, {"CPU": 2.0}]
+    found = places(nodes, {"CPU": 1.0}, placement=placement, least=least, gangs=gangs)
+    assert found == expected
 
 
 def test_workers_go_to_none_of_the_excluded_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,16 @@ def test_the_shipped_experiment_is_valid() -> None:
         ({"resources": {"num_workers": [1.5, 2]}}, "a whole number from 1, or [least, most]"),
         ({"resources": {"num_workers": True}}, "a whole number from 1, or [least, most]"),
         (
+            {"resources": {"memory": "8 gigs"}},
+            "memory: '8 gigs' is no amount of memory; write 8GiB",
+        ),
+        ({"resources": {"memory": "0GB"}}, "memory: "),
+        ({"resources": {"placement": "strict"}}, "placement: "),
+        (
+            {"resources": {"num_workers": [1, 2], "placement": "strict_pack"}},
+            "placement: an elastic run starts with as many workers as fit",
+        ),
+        (
             {"project": "a b"},
             "project: 'a b' is not allowed: give 1 to 64 letters, digits and . _ -",
         ),
@@ -110,7 +120,21 @@ def with_resources(plain: Experiment, **changes: Any) -> Experiment:
     return plain.model_copy(update={"resources": plain.resources.model_copy(update=changes)})
 
 
-@pytest.mark.parametrize("field", [{"pool": "gpu"}, {"priority": 5}, {"max_workers": 4}])
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [("8GiB", 8 << 30), ("1.5 GB", 1_500_000_000), ("512MiB", 512 << 20), (4096, 4096)],
+)
+def test_memory_and_placement_are_ray_s(tmp_path: Path, written: Any, found: int) -> None:
+    asked = experiment(tmp_path, memory=written, placement="strict_spread")
+    scaling = from_experiment(asked).scaling_config
+    assert scaling is not None
+    assert scaling.resources_per_worker == {"CPU": 0.5, "memory": found}
+    assert scaling.placement_strategy == "STRICT_SPREAD"
+
+
+@pytest.mark.parametrize(
+    "field", [{"pool": "gpu"}, {"priority": 5}, {"memory": 1}, {"placement": "spread"}]
+)
 def test_a_run_goes_on_with_another_place_in_the_queue(
     plain: Experiment, field: dict[str, Any]
 ) -> None:
