@@ -45,7 +45,7 @@ from govray.train.loop.experiment_loop import REPORTED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.register_posts import register_of
-from govray.train.run_folder.run_lock import driving, hold
+from govray.train.run_folder.run_lock import driving, hold, killed
 from govray.tune import search_record as records
 from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials, need, waiting_trials
 from govray.tune.objective import Conclusion, Goal, TrialReport, conclude
@@ -428,7 +428,8 @@ def _search(
         ),
     )
     room = _Room(file, algorithm, on_wait)
-    _fit(tuner, record, searcher, stopper, room)
+    patience = stop_request.Patience(file.experiment.preemption_timeout_s)
+    _fit(tuner, record, searcher, stopper, room, patience)
 
 
 def _selection(record: SearchRecord, shared: Shared) -> Selection:
@@ -455,6 +456,7 @@ def _fit(
     searcher: RepeatingSearcher,
     stopper: _Stop,
     room: _Room,
+    patience: stop_request.Patience,
 ) -> None:
     """``tuner.fit()`` in a thread of its own, so that signals reach this one."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is requested
@@ -479,6 +481,9 @@ def _fit(
                 for each in live:
                     stop_request.request(each, received[0])
                 stopper.asked = not live
+                if live and (why := patience.over(received)):
+                    *_, ended = [killed(run, why) for run in live]
+                    raise ended
     if failure:
         raise GovrayError(
             f"Ray Tune failed: {type(failure[0]).__name__}: {failure[0]}".splitlines()[0],

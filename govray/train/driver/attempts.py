@@ -43,7 +43,7 @@ from ray.train.v2._internal.logging.logging import LoggingManager
 
 from govray.data.prepared.ray_failures import cause
 from govray.engine.model.rng_state import seed_generators
-from govray.errors import GovrayError
+from govray.errors import GovrayError, Stopped
 from govray.storage.place import Place, place
 from govray.train.driver import failures, progress
 from govray.train.driver.gang import elsewhere, refuse_nowhere
@@ -77,6 +77,7 @@ def fit(
     run_config: ray.train.RunConfig,
     on_step: StepCallback,
     on_report: StepCallback | None = None,
+    patience_s: float | None = None,
 ) -> int:
     """Train until the last step is committed or the run was asked to stop.
 
@@ -86,6 +87,7 @@ def fit(
         scaling, run_config: For Ray Train. Of the failure configuration ``max_failures`` is
             taken: how many failures of the user's own may be followed by a restart.
         on_report: Called with every step that was reported.
+        patience_s: How long the run may take to stop after a signal; None for no limit.
 
     Returns:
         The first step that was not done: ``order.stop`` if the run is finished.
@@ -121,7 +123,8 @@ def fit(
             dataset_config=planned_shard.PlanData(order),
         )
         try:
-            result = _fit(trainer, folder, received)
+            patience = stop_request.Patience(patience_s)
+            result = _fit(trainer, folder, received, patience)
         except ray.train.ControllerError as error:
             raise failures.ended(error.controller_failure, where=_name(order)) from error
         except ray.train.TrainingFailedError as error:
@@ -391,7 +394,9 @@ class _Journal:
                 events.append(self._folder, held)
 
 
-def _fit(trainer: Trainer, folder: Place, received: list[str]) -> ray.train.Result:
+def _fit(
+    trainer: Trainer, folder: Place, received: list[str], patience: stop_request.Patience
+) -> ray.train.Result:
     """``trainer.fit()`` in a thread of its own: in the main one Ray would take SIGINT over."""
     outcome: list[Callable[[], ray.train.Result]] = []
     done = threading.Event()  # Python 3.11 takes a thread whose join was interrupted for ended
@@ -411,8 +416,11 @@ def _fit(trainer: Trainer, folder: Place, received: list[str]) -> ray.train.Resu
         while not done.wait(_POLL_S):
             if received:
                 stop_request.request(folder, received[0])
-    except KeyboardInterrupt:
-        run_lock.take_over(folder)  # what still runs may no longer write
+            if why := patience.over(received):
+                raise run_lock.killed(folder, why)
+    except (KeyboardInterrupt, Stopped) as error:
+        if isinstance(error, KeyboardInterrupt):
+            run_lock.take_over(folder)  # what still runs may no longer write
         trainer.interrupted.set()
         done.wait(_END_S)
         raise

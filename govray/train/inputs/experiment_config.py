@@ -68,11 +68,11 @@ from govray.train.experiment.sections import DiskPath as DiskPath
 from govray.train.experiment.sections import PlaceText as PlaceText
 
 SEEN_ONLY = frozenset(
-    {"description", "labels", "log_policies", "notes", "profiling", "project"}
-    | {"tensorboard", "tracking"}
+    {"description", "labels", "log_policies", "notes", "preemption_timeout_s", "profiling"}
+    | {"project", "tensorboard", "tracking"}
 )
-"""Fields that say what people see of a run. They change nothing about it, so a run that goes on may
-have others."""
+"""Fields that say what people see of a run, and when it ends. They change nothing about what is
+trained, so a run that goes on may have others."""
 
 APART: Any = {**dict.fromkeys(SEEN_ONLY, True), "resources": set(QUEUED)}
 """What may differ where a run resumes: what is only looked at, and when it starts."""
@@ -326,6 +326,11 @@ class Experiment(Section):
     collective_timeout_s: Positive = Field(
         StepSettings.collective_timeout_s,
         description="how long ranks wait for each other; a hanging rank ends the attempt",
+    )
+    preemption_timeout_s: Positive | None = Field(
+        None,
+        description="how long a run that is told to stop may take to commit, before it ends "
+        "without; as long as its job may by default",
     )
     profiling: Profiling | None = Field(
         None,

@@ -31,7 +31,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
+from govray.errors import InfrastructureFailed, Malformed, Refused, Stopped, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket import Replaced
 from govray.storage.bucket_path import BucketPath, Tag
@@ -164,6 +164,19 @@ def _taken_over(own: tuple[int, int], found: tuple[int, int], folder: Place) -> 
 def take_over(run_folder: Place) -> int:
     """Shut out every earlier driver and its workers. Returns the new driver's number."""
     return _change_fence(run_folder, lambda driver, attempt: (driver + 1, attempt))[0]
+
+
+def killed(run_folder: Place, by: str) -> Stopped:
+    """End a run that has not committed in time: what still runs may no longer write.
+    Returns the error of its driver."""
+    take_over(run_folder)
+    events.append(run_folder, events.Killed(at=now(), by=by))
+    return Stopped(
+        f"ended before it had committed, by {by}",
+        where=f"run {run_folder.name}",
+        do="It goes on from its last commit when it is resumed; raise preemption_timeout_s if a "
+        "step and a commit take longer",
+    )
 
 
 def begin_attempt(run_folder: Place, driver: int) -> Fence:

@@ -4,13 +4,15 @@ A request is a file ``stop`` in the run's folder. Rank 0 looks for it before eac
 in the step's agreement. So all ranks stop after the same step. Signals to the driver and ``govray
 runs stop`` make the same file. A driver that takes the run removes it.
 
-A second signal ends the driver by the usual `KeyboardInterrupt`.
+A second signal ends the driver by the usual `KeyboardInterrupt`. So does a run's own patience
+(`Patience`), which is for jobs that give way: nobody is there to send another.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,6 +23,24 @@ from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 
 REQUEST = "stop"
+
+
+class Patience:
+    """How long a run may take from the first signal to its end."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def over(self, received: list[str]) -> str | None:
+        """Why the run is to end without a commit, if so. ``received``: of `signals`."""
+        if not received or self._seconds is None:
+            return None
+        self._since = time.monotonic() if self._since is None else self._since
+        if time.monotonic() - self._since < self._seconds:
+            return None
+        return f"preemption_timeout_s, {self._seconds:g} s after {received[0]}"
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

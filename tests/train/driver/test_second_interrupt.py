@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from govray.errors import Refused
+from govray.errors import Refused, Stopped
 from govray.train.driver import attempts
-from govray.train.run_folder import run_lock, stop_request
+from govray.train.run_folder import events, run_lock, stop_request
+from govray.train.run_folder.stop_request import Patience
 
 
 class Training:
     """Stands for the trainer: its run goes on until it is told to end."""
 
-    def __init__(self, folder: Path, signals: int) -> None:
+    def __init__(self, folder: Path, signals: int, sent: int | None = None) -> None:
         self.interrupted = threading.Event()
         self.ended = False
-        self._folder, self._signals = folder, signals
+        self._folder, self._signals, self._sent = folder, signals, sent or signals
 
     def fit(self) -> str:
         main = threading.main_thread().ident
@@ -32,7 +33,8 @@ class Training:
             asked.wait(0.01)
         if self._signals == 1:
             return "stopped after its step"
-        signal.pthread_kill(main, signal.SIGINT)
+        if self._sent > 1:
+            signal.pthread_kill(main, signal.SIGINT)
         assert self.interrupted.wait(60)
         self.ended = True
         raise attempts._Interrupted
@@ -42,17 +44,34 @@ def test_the_second_signal_ends_the_run_and_shuts_its_workers_out(tmp_path: Path
     fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
     training: Any = Training(tmp_path, signals=2)
     with stop_request.signals() as received, pytest.raises(KeyboardInterrupt):
-        attempts._fit(training, tmp_path, received)
+        attempts._fit(training, tmp_path, received, Patience(None))
     assert training.ended
     with pytest.raises(Refused, match="taken over"):
         fence.check()
+
+
+def test_a_run_that_does_not_give_way_in_time_ends_without_a_commit(tmp_path: Path) -> None:
+    fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
+    training: Any = Training(tmp_path, signals=2, sent=1)
+    with (
+        stop_request.signals() as received,
+        pytest.raises(Stopped, match=r"before it had committed, by .*0.2 s after SIGINT") as error,
+    ):
+        attempts._fit(training, tmp_path, received, Patience(0.2))
+    assert error.value.exit_code == 75  # so the queue lets it come back
+    assert training.ended
+    with pytest.raises(Refused, match="taken over"):
+        fence.check()
+    asked, ended = events.read(tmp_path)
+    assert asked.text == "stop requested by SIGINT"
+    assert ended.text == "killed by preemption_timeout_s, 0.2 s after SIGINT"
 
 
 def test_the_first_leaves_it_its_step(tmp_path: Path) -> None:
     fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
     training: Any = Training(tmp_path, signals=1)
     with stop_request.signals() as received:
-        ended: Any = attempts._fit(training, tmp_path, received)
+        ended: Any = attempts._fit(training, tmp_path, received, Patience(600))
     assert ended == "stopped after its step"
     assert not training.interrupted.is_set()
     fence.check()
