@@ -109,7 +109,7 @@ def http_api(description: Json) -> Iterator[str]:
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             operations[operation["tags"][0]].append((f"{method.upper()} {path}", operation))
-    yield from _errors(next(iter(operations.values()))[0][1])
+    yield from _errors([each for found in operations.values() for _, each in found])
     for tag, found in operations.items():
         yield f"## {tag.capitalize()}\n"
         for name, operation in found:
@@ -119,12 +119,12 @@ def http_api(description: Json) -> Iterator[str]:
         yield from _schema(name, schema)
 
 
-def _errors(operation: Json) -> Iterator[str]:
-    yield "## Errors\n\nEvery address may answer with one of these problems (RFC 9457).\n"
-    yield "| status | meaning |\n|---|---|"
-    for status, answer in operation["responses"].items():
-        if status >= "400":
-            yield f"| {status} | {_cell(answer['description'])} |"
+def _errors(operations: list[Json]) -> Iterator[str]:
+    """The problems of all operations, each told once; `_operation` names those of one."""
+    yield "## Errors\n\nErrors are problems (RFC 9457).\n\n| status | meaning |\n|---|---|"
+    found = {status: told for each in operations for status, told in each["responses"].items()}
+    for status in sorted(each for each in found if each >= "400"):
+        yield f"| {status} | {_cell(found[status]['description'])} |"
     yield ""
 
 
@@ -141,7 +141,11 @@ def _operation(name: str, operation: Json) -> Iterator[str]:
         yield f"Takes {_content(body)}.\n"
     for status, answer in operation["responses"].items():
         if status < "400":
-            yield f"Answers {status}: {_content(answer)}.\n"
+            headers = ", ".join(f"`{name}`" for name in answer.get("headers", ()))
+            told = _content(answer) + (f", with {headers}" if headers else "")
+            yield f"Answers {status}: {told}.\n"
+    errors = [status for status in operation["responses"] if status >= "400"]
+    yield f"Errors: {', '.join(errors)}.\n"
 
 
 def _content(part: Json) -> str:

@@ -42,6 +42,7 @@ import pyarrow.parquet as pq
 from govray.data.prepared.object_ranges import at_once
 from govray.errors import GovrayError, Malformed, Refused, UsageError
 from govray.governance.formats import merkle
+from govray.governance.formats.document import NAME
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, Period, Records, verify_credential
 from govray.governance.policy.record_commitment import SECRET_BYTES, SECRET_FILE
@@ -57,7 +58,6 @@ CREDENTIAL_FILE = "credential.dsse.json"
 SCHEMA = pa.schema([("name", pa.string()), ("content", pa.binary())])
 PART_BYTES = 32 * 1024 * 1024  # content per part; a larger record has a part of its own
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_RECORD_BYTES = (1 << 31) - 1  # Arrow's binary type counts bytes in int32
 
 
@@ -290,7 +290,7 @@ def list_corpora(folder: Place) -> tuple[str, ...]:
 
 def check_name(name: str) -> None:
     """Raises ``UsageError`` unless ``name`` is a corpus name."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise UsageError(
             "not a corpus name",
             where=repr(name),

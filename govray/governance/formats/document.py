@@ -17,7 +17,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -100,8 +100,9 @@ Timestamp = Annotated[
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 """``sha256:<64 lowercase hex>``."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-"""A corpus, policy or authority: safe as a file name on every system."""
+NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+"""A corpus, policy, authority, model or task: safe as a file name on every system."""
 
 
 Where: TypeAlias = str | Callable[..., str]

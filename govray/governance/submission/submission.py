@@ -25,6 +25,11 @@ SubmissionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$"
 PRIORITY: Final = 1000
 """The highest of a submission, and with a minus the lowest."""
 
+WORD: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""What an experiment, its project, its pool or one of its tags may be called."""
+MOST_TAGS: Final = 20
+"""Of one experiment."""
+
 Owner = Annotated[str, Field(min_length=1, max_length=256)]
 
 

@@ -332,6 +332,7 @@ class People(Namespace):
 
     whoami = Call("GET", "/v1/whoami", Json)
     users = Pages("/v1/users", Json)
+    user = Call("GET", "/v1/users/{user}", Json)
     change = Call("PATCH", "/v1/users/{user}", Json)
     groups = Pages("/v1/groups", Json)
     members = Pages("/v1/groups/{group}/members", Json)

@@ -21,6 +21,7 @@ from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
 from govray.governance.submission.http_exchange import is_loopback
 from govray.governance.submission.register_client import RegisterDoor
+from govray.governance.submission.submission import WORD
 from govray.governance.submission.token_file import check_private, read_token
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
@@ -33,7 +34,7 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has the token of its account, and the authority of the API server."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[str, Field(pattern=WORD)]
 Slots = Annotated[int, Field(ge=1, le=1_000_000)]
 
 

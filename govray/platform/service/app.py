@@ -21,6 +21,7 @@ from typing import Any
 from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from sqlmodel import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -46,6 +47,7 @@ from govray.platform.service.http.problems import (
 )
 from govray.platform.service.http.prometheus import Measured, Measures, Registered, TracedRequests
 from govray.platform.service.http.settings import Settings
+from govray.platform.service.http.statuses import OF_ALL, describe_answers, refusing
 from govray.platform.service.identity import repeats
 from govray.platform.service.identity.access import AccessGate
 from govray.platform.service.identity.adapter_rights import AdapterRights, read_rights
@@ -143,7 +145,7 @@ def create_app(
         docs_url=None,  # its page loads scripts of another host
         redoc_url=None,
         redirect_slashes=False,
-        responses=problems.RESPONSES,
+        responses=refusing(*OF_ALL),
         generate_unique_id_function=operation_id,
         dependencies=[Depends(known_parameters)],
         lifespan=lifespan,
@@ -248,6 +250,14 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         schemas.update(problem.pop("$defs"))
         schemas["ProblemDetails"] = problem
         describe_parameters(schema)
+        routers = [("/v1", each.router) for each in _BELOW_V1] + [("", health.metrics)]
+        routes = [
+            (prefix + each.path_format, each)
+            for prefix, router in routers
+            for each in router.routes
+            if isinstance(each, APIRoute) and each.include_in_schema
+        ]
+        describe_answers(schema["paths"], routes, app.state.settings)
         # Without a token the caller is public; which routes serve the public is in their text.
         for path in schema["paths"].values():
             for operation in path.values():

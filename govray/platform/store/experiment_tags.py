@@ -9,15 +9,12 @@ from sqlalchemy import delete, select
 from sqlmodel import Session, col
 
 from govray.errors import UsageError
+from govray.governance.submission.submission import MOST_TAGS, WORD
 from govray.platform.store.tables import ExperimentTag
-
-TAG = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-MOST_TAGS = 20
-"""Of one experiment."""
 
 
 def is_tag(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(TAG, value) is not None
+    return isinstance(value, str) and re.fullmatch(WORD, value) is not None
 
 
 def check_tags(tags: Collection[str]) -> list[str]:

@@ -35,7 +35,7 @@ from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.formats.document import Document, parse_time
+from govray.governance.formats.document import NAME, Document, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.policy.credential import Credential
@@ -63,7 +63,6 @@ LONGEST_NAME = 128
 LONGEST_LABEL = 256
 LONGEST_NOTES = 1 << 14
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -274,7 +273,7 @@ def history(session: Session, name: str, version: str) -> list[AuditEntry]:
 
 def check_name(name: str) -> str:
     """``name``, if a model may have it."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise UsageError(
             f"{name[:LONGEST_NAME]!r} is no name for a model",
             where="name",
@@ -290,7 +289,7 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, Any]:
     if len(labels) > MOST_LABELS:
         raise UsageError(f"{len(labels)} labels, at most {MOST_LABELS}", where="labels")
     for key, value in labels.items():
-        if not _NAME.fullmatch(key):
+        if not re.fullmatch(NAME, key):
             raise UsageError(f"{key[:LONGEST_NAME]!r} is no name for a label", where="labels")
         if not isinstance(value, str) or len(value) > LONGEST_LABEL or not value.isprintable():
             raise UsageError(f"not a line of {LONGEST_LABEL} characters", where=f"label {key}")

@@ -14,7 +14,8 @@ from sqlmodel import Session, col, select
 
 from govray.governance.formats import canonical_json
 from govray.governance.submission.register_forms import Isolation, SubmissionFacts
-from govray.platform.store.experiment_tags import MOST_TAGS, is_tag, replace_tags
+from govray.governance.submission.submission import MOST_TAGS
+from govray.platform.store.experiment_tags import is_tag, replace_tags
 from govray.platform.store.tables import Experiment, QueueEntry
 
 _LONGEST_ID = 64  # characters

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from govray.errors import UsageError
+from govray.governance.formats.document import Name
 from govray.governance.formats.strict_yaml import read_yaml
 
 LONGEST_IDLE = 24 * 60
@@ -24,7 +25,6 @@ LONGEST_IDLE = 24 * 60
 
 _TASK = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Word = Annotated[str, Field(max_length=4096)]
 PathText = Annotated[str, Field(min_length=1, max_length=1024)]
 

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from govray.governance.formats.bounds import Positive
-from govray.governance.submission.submission import PRIORITY
+from govray.governance.submission.submission import PRIORITY, WORD
 from govray.train.experiment.sections import Section
 
 ACCELERATOR: Final = "accelerator_type:"
@@ -99,7 +99,7 @@ class Resources(Section):
     )
     pool: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        pattern=WORD,
         description="the pool of nodes of a submitted run; not for a run by hand",
     )
     priority: int | None = Field(

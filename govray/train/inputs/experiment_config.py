@@ -45,6 +45,7 @@ from govray.governance.record.canary import (
     check_format,
 )
 from govray.governance.record.prepare_manifest import ReserveShare
+from govray.governance.submission.submission import MOST_TAGS, WORD
 from govray.governance.submission.yaml_overrides import overridden, read_mapping
 from govray.storage.storage_url import check_path
 from govray.train.experiment.environment import JobEnvironment
@@ -77,16 +78,13 @@ trained, so a run that goes on may have others."""
 APART: Any = {**dict.fromkeys(SEEN_ONLY, True), "resources": set(QUEUED)}
 """What may differ where a run resumes: what is only looked at, and when it starts."""
 
-MOST_LABELS = 20
 LONGEST_DESCRIPTION = 1000
 LONGEST_NOTES = 1 << 14
 """Characters."""
 
-_WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-
 
 def _check_word(value: str) -> str:
-    if not re.fullmatch(_WORD, value):
+    if not re.fullmatch(WORD, value):
         raise ValueError(
             f"{value[:80]!r} is not allowed: give 1 to 64 letters, digits and . _ -, of which a "
             "letter or digit comes first"
@@ -95,7 +93,7 @@ def _check_word(value: str) -> str:
 
 
 Word = Annotated[
-    str, AfterValidator(_check_word), WithJsonSchema({"type": "string", "pattern": _WORD})
+    str, AfterValidator(_check_word), WithJsonSchema({"type": "string", "pattern": WORD})
 ]
 """A name or a label."""
 
@@ -241,7 +239,7 @@ class Experiment(Section):
     notes: Annotated[str, Field(max_length=LONGEST_NOTES)] = Field(
         "", description="text for those who look at it later"
     )
-    labels: Annotated[tuple[Word, ...], Field(max_length=MOST_LABELS)] = Field(
+    labels: Annotated[tuple[Word, ...], Field(max_length=MOST_TAGS)] = Field(
         (), description="words to find it by: the tags of a run whose submitter gives none"
     )
     entrypoint: str = Field(

@@ -333,6 +333,7 @@ CASES = [
     Case("PUT", MEMBER, ("admin",), "/v1/groups/team/members/engineer"),
     Case("DELETE", MEMBER, ("admin",), "/v1/groups/team/members/engineer", ok=(204, 400)),
     get("/v1/users", ("admin", "auditor")),
+    get("/v1/users/{user}", ("admin", "auditor"), "/v1/users/engineer"),
     Case("PATCH", "/v1/users/{user}", ("admin",), "/v1/users/engineer", {"disabled": False}),
     get("/v1/tokens", PEOPLE),
     Case("POST", "/v1/tokens", PEOPLE, "/v1/tokens", {"name": "mine"}, ok=(201,)),

@@ -9,7 +9,7 @@ session, and commit what they write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -221,35 +221,40 @@ def submit(visit: Visit, asked: Asked) -> QueueEntry:
     Raises:
         Problem: As `prepare`. 503, the attestor's register does not answer.
     """
-    session, by = visit.session, visit.by
+    session = visit.session
     register: RegisterClient | None = visit.request.app.state.register
     ready = prepare(visit, asked)
     try:
         tags = check_tags(asked.tags or ready.facts.labels)
-        with traces.span("submission") as span:
-            row = queue_entries.draft(
-                session,
-                kind=ready.facts.kind,
-                name=ready.facts.name,
-                project=ready.project,
-                config=ready.text,
-                slots=ready.facts.slots,
-                least=ready.facts.least,
-                by=by,
-                pool=ready.pool,
-                priority=ready.priority,
-                policy=ready.policy,
-                archive=ready.archive,
-                forked_from=ready.forked_from,
-                trace=span.traceparent,
-            )
-            span.set(govray_experiment=row.id, govray_kind=row.kind)
+        row = traced(
+            visit,
+            queue_entries.draft,
+            kind=ready.facts.kind,
+            name=ready.facts.name,
+            project=ready.project,
+            config=ready.text,
+            slots=ready.facts.slots,
+            least=ready.facts.least,
+            pool=ready.pool,
+            priority=ready.priority,
+            policy=ready.policy,
+            archive=ready.archive,
+            forked_from=ready.forked_from,
+        )
     except GovrayError as error:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
     if register is not None:
         _register(session, register, row, ready.facts)
-    queue_entries.put(session, row, tags, by=by)
+    queue_entries.put(session, row, tags, by=visit.by)
     session.commit()
+    return row
+
+
+def traced(visit: Visit, make: Callable[..., QueueEntry], **columns: Any) -> QueueEntry:
+    """The entry that ``make`` makes, whose trace begins with this request."""
+    with traces.span("submission") as span:
+        row = make(visit.session, by=visit.by, trace=span.traceparent, **columns)
+        span.set(**{f"govray_{queue_entries.noun(row)}": row.id, "govray_kind": row.kind})
     return row
 
 

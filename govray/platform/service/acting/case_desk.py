@@ -27,6 +27,7 @@ from govray.platform.service.http.limits import Buckets, RequestBound, address_k
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.settings import CaseSettings, Settings
 from govray.platform.service.http.stated_file import read_stated
+from govray.platform.service.http.statuses import refuses
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.visible.near_records import NearSearch
 from govray.storage.place import Place, place
@@ -110,6 +111,7 @@ def search_bound(scope: Scope, body: int) -> RequestBound | None:
     return None
 
 
+@refuses(404)
 def _desk(request: Request) -> CaseDesk:
     desk: CaseDesk | None = request.app.state.cases
     if desk is None:

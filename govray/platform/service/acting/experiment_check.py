@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from govray.errors import CouldNotCheck, GovrayError
+from govray.governance.submission.submission import WORD
 from govray.governance.submission.yaml_overrides import (
     Value,
     below,
@@ -25,9 +26,6 @@ from govray.platform.service.http.problems import Problem, not_valid
 
 LONGEST_FILE = 1 << 16
 """Characters of a file that is sent. Reading 16,000 lines of YAML takes seconds of a core."""
-
-NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""What projects and pools are called."""
 
 FILE = "experiment"
 """What errors call the file that was sent."""
@@ -162,4 +160,4 @@ def stated(config: Mapping[str, Any], name: str) -> Any:
     value = held.get(name) if isinstance(held, Mapping) else None
     if name == "priority":
         return value
-    return value if isinstance(value, str) and re.fullmatch(NAME, value) else None
+    return value if isinstance(value, str) and re.fullmatch(WORD, value) else None

@@ -12,17 +12,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request, Response
 
-from govray.platform.service.http.problems import Problem, described
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.statuses import header
 
-_TEXT = {"schema": {"type": "string"}}
-ETAG: dict[int | str, dict[str, Any]] = {
-    200: {"headers": {"ETag": {"description": "Names what can be changed, as it is", **_TEXT}}}
-}
+ETAG: dict[int | str, dict[str, Any]] = {200: {"headers": header("ETag")}}
 """What a route answers that reads what people edit."""
-EDITED: dict[int | str, dict[str, Any]] = {
-    412: described("It was changed since the ETag in If-Match.")
-}
-"""What a route answers that changes it."""
 
 
 def _takes(

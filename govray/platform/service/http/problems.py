@@ -298,15 +298,20 @@ def described(description: str) -> dict[str, Any]:
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
+    304: {"description": "You have these bytes."},
     400: described("The request is malformed."),
     401: described("No token where one is needed, or one that is not accepted."),
     403: described("The role or scope does not allow it."),
     404: described("There is no such thing that the caller may read."),
     409: described("Refused: the request contradicts what is recorded."),
+    412: described("It was changed since the ETag in If-Match."),
     413: described("The body is larger than the service reads."),
+    416: described("The file does not reach the range; `Content-Range` has its size."),
+    421: described("The service does not answer to this host's name."),
     422: described("A field is not valid, or the given bytes do not verify."),
     429: described("More requests than the rate allows; see Retry-After."),
     500: described("The server failed; `instance` is in its log."),
+    502: described("What the request is passed on to did not answer."),
     503: described("Too slow, too busy, or without its store; see Retry-After."),
 }
-"""What every route may answer besides its own."""
+"""What a route may answer besides its own."""

@@ -37,6 +37,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.limits import Buckets, address_key
 from govray.platform.service.http.problems import Problem, not_allowed
+from govray.platform.service.http.statuses import refuses
 from govray.platform.service.identity import browser_sessions, session_cookie, sign_in_attempts
 from govray.platform.service.identity.audit_log import entry
 from govray.platform.service.identity.bound_roles import with_roles
@@ -323,6 +324,7 @@ def _unauthorized(detail: str) -> Problem:
     )
 
 
+@refuses(401)
 async def _caller(request: Request, _shown: Annotated[object, Security(_bearer)]) -> Caller:
     gate: AccessGate = request.app.state.gate
     caller = await gate.caller(request)
@@ -346,6 +348,7 @@ def require(
             them is then up to the route.
     """
 
+    @refuses(403)
     async def check(caller: CallerDep) -> Caller:
         if permitted(caller, roles, scope) or (bound(caller) and caller.has(scope)):
             return caller

@@ -21,6 +21,7 @@ from sqlmodel import Session, SQLModel, col
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.statuses import refuses
 from govray.platform.service.identity.access import CallerDep
 
 DEFAULT_LIMIT = 50
@@ -153,6 +154,7 @@ def foreign() -> Problem:
     )
 
 
+@refuses(400)
 async def _page(
     request: Request,
     caller: CallerDep,

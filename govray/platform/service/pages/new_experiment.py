@@ -17,11 +17,10 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
 
 from govray.errors import Refused
-from govray.governance.submission.submission import PRIORITY
+from govray.governance.submission.submission import MOST_TAGS, PRIORITY, WORD
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import DEFAULT, Asked
-from govray.platform.service.acting.experiment_check import NAME
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.access import Caller
@@ -33,7 +32,7 @@ from govray.platform.service.pages.form_fields import FormDep, filled_in, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.experiments import estimate
 from govray.platform.service.visible.readers import SUBMITTERS
-from govray.platform.store.experiment_tags import MOST_TAGS, tags_of
+from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.queue_entries import LONGEST_CONFIG
 
 router = APIRouter(dependencies=[SUBMITTERS])
@@ -59,7 +58,7 @@ class Filled:
     def asked(self) -> Asked:
         for field in ("project", "pool"):
             value = getattr(self, field)
-            if value and not re.fullmatch(NAME, value):
+            if value and not re.fullmatch(WORD, value):
                 raise not_valid(field, "letters, digits and . _ -, at most 64, are a name")
         priority = self.priority or "0"
         if not re.fullmatch(r"-?[0-9]{1,4}", priority) or abs(int(priority)) > PRIORITY:

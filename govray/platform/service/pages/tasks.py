@@ -112,7 +112,7 @@ def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
 
 @router.post("/tasks/{task}/open", dependencies=[SUBMITTERS])
 def enter(visit: VisitDep, task: str, _fields: FormDep) -> HTMLResponse:
-    opened = open_task(visit, task)
+    opened = open_task(visit, find_task(visit, task))
     return render(visit, "task_open.html", url=opened.url, seconds=opened.seconds)
 
 

@@ -26,8 +26,9 @@ from govray.governance.submission.received_archive import ReceivedArchive, kept_
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid
+from govray.platform.service.http.statuses import ANY_NAME, refusing
 from govray.platform.service.identity.audit_log import Audit
-from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.readers import SUBMITTERS
 from govray.storage.place import Place
 
@@ -106,7 +107,7 @@ def bound(scope: Scope) -> RequestBound | None:
     return RequestBound(body=largest_archive(), seconds=SECONDS)
 
 
-@router.get("/archives/{digest}")
+@router.get("/archives/{digest}", responses=refusing(409))
 async def get_archive(request: Request, digest: _Digest) -> Archive:
     """Whether the archive of a digest is there, and whole. 404: send it."""
     storage = _storage(request)
@@ -124,7 +125,11 @@ async def get_archive(request: Request, digest: _Digest) -> Archive:
 @router.put(
     "/archives/{digest}",
     status_code=201,
-    responses={200: {"model": Archive, "description": "It is there already: no body was read."}},
+    dependencies=[ANY_NAME],
+    responses={
+        200: {"model": Archive, "description": "It is there already: no body was read."},
+        **refusing(409),
+    },
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -210,14 +215,15 @@ async def _kept(request: Request, storage: Place, digest: str) -> int | None:
         )
 
 
-def check_there(storage: Place | None, digest: str | None) -> None:
-    """Return if an experiment may name this archive: it is there, or this service has no storage.
+def check_there(visit: Visit, digest: str | None) -> None:
+    """Return if what is submitted may name this archive: it is there, or no storage is here.
 
     Whether its bytes are whole is looked at when its job starts.
 
     Raises:
         Problem: 422, it is not there; 503, the storage does not answer.
     """
+    storage: Place | None = visit.request.app.state.settings.storage
     if storage is None or digest is None:
         return
     with _available():

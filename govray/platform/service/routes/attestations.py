@@ -22,10 +22,12 @@ from govray.governance.verify.steps import REVOCATIONS, STEPS
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import asked
+from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.identity.visit import Visit, VisitDep
+from govray.platform.service.routes.runs import Before, Since, started_between
 from govray.platform.service.visible import visible_models
 from govray.platform.service.visible.lookup import SEE_MODELS, DigestPath, absent, full_digest
 from govray.platform.service.visible.reach import within
@@ -65,13 +67,11 @@ ENVELOPE_CONTENT: dict[str, Any] = {
     }
 }
 
-ENVELOPE_RESPONSE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The DSSE envelope, byte for byte as it was signed.",
-        "content": ENVELOPE_CONTENT,
-    },
+ENVELOPE: dict[str, Any] = {
+    "description": "The DSSE envelope, byte for byte as it was signed.",
+    "content": ENVELOPE_CONTENT,
 }
-ENVELOPE_RESPONSES = {**ENVELOPE_RESPONSE, 304: {"description": "You have these bytes."}}
+ENVELOPE_RESPONSES = {200: {**ENVELOPE, "headers": header("ETag")}, **refusing(304)}
 IfNoneMatch = Annotated[str | None, Header(max_length=4096)]
 
 Sha256 = Annotated[
@@ -169,14 +169,17 @@ def listing(
     page: PageDep,
     run: Annotated[str | None, Query(max_length=128)] = None,
     name: Annotated[str | None, Query(max_length=1024)] = None,
+    since: Since = None,
+    before: Before = None,
 ) -> Listing[AttestationItem]:
     """The attestations that you may read, the newest first."""
     caller = visit.caller
     listed = columns_of(Attestation, AttestationItem)
     statement: Any = select(*listed, within(caller).label("within")).where(attestations(caller))
-    if run is not None:
-        statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))
-    statement = filtered(statement, (Attestation.name, name))
+    if (run, since, before) != (None, None, None):
+        statement = statement.where(whole_attestations(caller))
+    statement = filtered(statement, (Attestation.run, run), (Attestation.name, name))
+    statement = started_between(statement, Attestation.started, since, before)
     lists: Lists = visit.request.app.state.revocations
     revoked = lists.look().revoked
 

@@ -11,6 +11,7 @@ from govray.governance.formats.document import Count
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.routes.runs import Before, Since, started_between
 from govray.platform.service.visible.readers import AUDITORS
 from govray.platform.service.visible.visible_runs import audit_entries
 from govray.platform.store.tables import AuditEntry
@@ -41,6 +42,8 @@ def audit(
     subject: Filter = None,
     action: Filter = None,
     outcome: Literal["done", "refused"] | None = None,
+    since: Since = None,
+    before: Before = None,
 ) -> Listing[Entry]:
     """The audit log, the latest first. For admins and auditors.
 
@@ -51,5 +54,6 @@ def audit(
         select(row).where(audit_entries(visit.caller)),
         *((row.user, user), (row.subject, subject), (row.action, action), (row.outcome, outcome)),
     )
+    statement = started_between(statement, row.at, since, before)
     order = (col(row.number),)
     return page.listing(visit.session, statement, order, Entry.model_validate, descending=True)

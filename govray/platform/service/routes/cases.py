@@ -21,18 +21,20 @@ from sqlmodel import Session
 
 from govray.errors import UsageError
 from govray.governance.attestation.case_answer import Decision
+from govray.governance.formats.document import NAME
 from govray.platform.service.acting.case_answers import check_shows, missing_links, signed_answer
 from govray.platform.service.acting.case_desk import CaseDesk, DeskDep
 from govray.platform.service.acting.case_search import search_case
 from govray.platform.service.acting.stated_domains import LONGEST, domain_of
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, not_valid
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.repeats import OnceWithSecretDep
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.attestations import DSSE, ENVELOPE_RESPONSE, trust_roots
-from govray.platform.service.routes.models import NAME, VERSION
+from govray.platform.service.routes.attestations import DSSE, ENVELOPE, trust_roots
+from govray.platform.service.routes.models import VERSION
 from govray.platform.service.visible.visible_cases import (
     CASE_READERS,
     CasePath,
@@ -277,7 +279,7 @@ def standing(
     return told
 
 
-@router.get("/cases/{case}/answer", response_class=Response, responses=ENVELOPE_RESPONSE)
+@router.get("/cases/{case}/answer", response_class=Response, responses={200: ENVELOPE})
 def answer(visit: VisitDep, case: CasePath, _desk: DeskDep, key: KeyHeader = None) -> Response:
     """The signed answer. For the requester, by the key, and for who reads the case."""
     return Response(answer_bytes(visit, case, key), media_type=DSSE)
@@ -294,7 +296,7 @@ def answer_bytes(visit: Visit, case: str, key: str | None) -> bytes:
     return data
 
 
-@router.post("/cases/{case}:search", dependencies=[READERS])
+@router.post("/cases/{case}:search", dependencies=[READERS], responses=refusing(409))
 def search(visit: VisitDep, case: CasePath, desk: DeskDep) -> StaffCase:
     """Look into the recorded data for a case. For admins and data stewards.
 
@@ -313,7 +315,7 @@ def search(visit: VisitDep, case: CasePath, desk: DeskDep) -> StaffCase:
     return staff_case(visit.session, row)
 
 
-@router.post("/cases/{case}:answer", dependencies=[READERS])
+@router.post("/cases/{case}:answer", dependencies=[READERS], responses=refusing(409))
 def give_answer(visit: VisitDep, case: CasePath, new: Released, desk: DeskDep) -> StaffCase:
     """Sign the answer, which the requester sees from now on. For admins and data stewards."""
     row = _decidable(visit, case, writing=True)
@@ -330,7 +332,7 @@ def give_answer(visit: VisitDep, case: CasePath, new: Released, desk: DeskDep) -
     return staff_case(visit.session, row)
 
 
-@router.post("/cases/{case}:decide", dependencies=[READERS])
+@router.post("/cases/{case}:decide", dependencies=[READERS], responses=refusing(409))
 def decide(visit: VisitDep, case: CasePath, new: CaseDecision, desk: DeskDep) -> StaffCase:
     """Decide on a case that is answered. For admins and data stewards.
 
@@ -344,7 +346,7 @@ def decide(visit: VisitDep, case: CasePath, new: CaseDecision, desk: DeskDep) ->
     return staff_case(visit.session, row)
 
 
-@router.post("/cases/{case}:link", dependencies=[READERS])
+@router.post("/cases/{case}:link", dependencies=[READERS], responses=refusing(409))
 def link(visit: VisitDep, case: CasePath, new: NewLink, desk: DeskDep) -> StaffCase:
     """Link a version whose attestation shows what was decided. For admins and data stewards.
 

@@ -21,6 +21,7 @@ from govray.governance.formats.document import Count
 from govray.platform.service.acting.project_rules import PlaceName, find_project, settings_of
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -136,19 +137,19 @@ def space_of(visit: Visit, project: str) -> Space:
     )
 
 
-@router.delete("/runs/{run}", dependencies=[SUBMITTERS])
+@router.delete("/runs/{run}", dependencies=[SUBMITTERS], responses=refusing(409))
 def delete_run(visit: VisitDep, known: KnownRun) -> Deletion:
     """Mark a run to be deleted. Nothing is removed before `goneAfter`."""
     return _mark(visit, [known])[0]
 
 
-@router.post("/runs/{run}:restore", dependencies=[SUBMITTERS])
+@router.post("/runs/{run}:restore", dependencies=[SUBMITTERS], responses=refusing(409))
 def restore_run(visit: VisitDep, known: KnownRun) -> Deletion:
     """Take a mark back, as long as removal has not begun. No retention marks the run again."""
     return _restore(visit, [known.id], known.experiment)[0]
 
 
-@router.delete("/experiments/{experiment}", dependencies=[SUBMITTERS])
+@router.delete("/experiments/{experiment}", dependencies=[SUBMITTERS], responses=refusing(409))
 def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Mark all runs of an experiment, or none: one that may not go keeps the others."""
     t = tables.Run
@@ -159,7 +160,9 @@ def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     return Deletions(items=_mark(visit, runs))
 
 
-@router.post("/experiments/{experiment}:restore", dependencies=[SUBMITTERS])
+@router.post(
+    "/experiments/{experiment}:restore", dependencies=[SUBMITTERS], responses=refusing(409)
+)
 def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Take back the marks of all runs of an experiment whose removal has not begun."""
     d = tables.Deletion

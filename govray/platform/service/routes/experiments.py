@@ -10,21 +10,24 @@ the scope ``write`` (`govray.platform.service.acting.acting.may_act`).
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Depends, Query, Response
 from pydantic import ConfigDict, Field
 from sqlalchemy import literal, null, union_all
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
-from govray.governance.submission.submission import PRIORITY
+from govray.governance.formats.document import Digest
+from govray.governance.submission.submission import MOST_TAGS, PRIORITY, WORD
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Demand, Ready
-from govray.platform.service.acting.experiment_check import LONGEST_FILE, NAME
+from govray.platform.service.acting.experiment_check import LONGEST_FILE
+from govray.platform.service.http import edits
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
-from govray.platform.service.identity.audit_log import Audit
+from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
@@ -37,16 +40,17 @@ from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import FoundExperiment, find_experiment
 from govray.platform.store import pools, queue_entries, tables
 from govray.platform.store.database import begin_writing
-from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
+from govray.platform.store.experiment_tags import replace_tags, tags_of
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import ExperimentState
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
+Asks = TypeVar("Asks")
+"""What something is asked of."""
+
 MOST_RUNS = 500
 """That an experiment is answered with; `/v1/runs` lists all."""
-DIGEST = "^sha256:[0-9a-f]{64}$"
-ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 _Tag = Annotated[str, Field(max_length=64)]
 _Tags = Annotated[
@@ -60,10 +64,33 @@ _Tags = Annotated[
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
 
 
-class NewExperiment(Answer):
-    """An experiment to run: a file, or the fork of another, and what to change in it."""
+class Submitted(Answer):
+    """What an experiment or a task is sent with."""
 
     model_config = ConfigDict(extra="forbid")
+
+    project: Annotated[str, Field(pattern=WORD)] | None = Field(
+        default=None,
+        description="The project that it counts for; as the file says, or `default`.",
+    )
+    pool: Annotated[str, Field(pattern=WORD)] | None = Field(
+        default=None,
+        description="The pool of nodes to run in; as the file or the project says, or `default`.",
+    )
+    priority: Annotated[int, Field(ge=-PRIORITY, le=PRIORITY)] | None = Field(
+        default=None,
+        description="Of a pool's queue the highest goes first; as the file or the project says, "
+        "or 0.",
+    )
+    archive: Digest | None = Field(
+        default=None,
+        description="Digest of a working directory on the cluster's storage; by default the "
+        "cluster's own.",
+    )
+
+
+class NewExperiment(Submitted):
+    """An experiment to run: a file, or the fork of another, and what to change in it."""
 
     file: (
         Annotated[str, Field(max_length=LONGEST_FILE)]
@@ -74,7 +101,7 @@ class NewExperiment(Answer):
         description="The experiment file, as its text or as the object that it stands for. With a "
         "`search` section it is a search.",
     )
-    fork_of: Annotated[str, Field(pattern=ID)] | None = Field(
+    fork_of: Annotated[str, Field(pattern=WORD)] | None = Field(
         default=None,
         description="An experiment, in the place of a file. What you leave out is as it has it.",
     )
@@ -82,25 +109,8 @@ class NewExperiment(Answer):
         default_factory=list,
         description="Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.",
     )
-    project: Annotated[str, Field(pattern=NAME)] | None = Field(
-        default=None,
-        description="The project that it counts for; as the file says, or `default`.",
-    )
-    pool: Annotated[str, Field(pattern=NAME)] | None = Field(
-        default=None,
-        description="The pool of nodes to run in; as the file says, or `default`.",
-    )
-    priority: Annotated[int, Field(ge=-PRIORITY, le=PRIORITY)] | None = Field(
-        default=None,
-        description="Of a pool's queue the highest goes first; as the file says, or 0.",
-    )
     tags: _Tags = Field(default_factory=list)
-    archive: Annotated[str, Field(pattern=DIGEST)] | None = Field(
-        default=None,
-        description="Digest of a working directory on the cluster's storage; by default the "
-        "cluster's own.",
-    )
-    policy: Annotated[str, Field(pattern=DIGEST)] | None = Field(
+    policy: Digest | None = Field(
         default=None, description="Digest of the signed depth policy that you expect it to have."
     )
 
@@ -202,9 +212,7 @@ class PoolItem(Answer):
     "/experiments",
     status_code=201,
     dependencies=[SUBMITTERS],
-    responses={
-        201: {"headers": {"Location": {"description": "Its address", "schema": {"type": "string"}}}}
-    },
+    responses=refusing(404) | {201: {"headers": header("Location")}},
 )
 def submit_experiment(
     visit: OnceDep, new: Annotated[NewExperiment, Body()], response: Response
@@ -214,13 +222,13 @@ def submit_experiment(
     Errors of the file name the line and the field. Nothing runs yet: it waits until the cluster's
     reconciler has room for it.
     """
-    archives.check_there(visit.request.app.state.settings.storage, new.archive)
+    archives.check_there(visit, new.archive)
     row = acting.submit(visit, _asked(new))
     response.headers["Location"] = f"/v1/experiments/{row.id}"
     return answer(visit, find_experiment(visit.session, visit.caller, row.id))
 
 
-@router.post("/experiments:check", dependencies=[SUBMITTERS])
+@router.post("/experiments:check", dependencies=[SUBMITTERS], responses=refusing(404, 409))
 def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> ExperimentCheck:
     """Say what an experiment would take and which policy applies. Nothing is submitted.
 
@@ -302,11 +310,13 @@ def known_experiment(visit: VisitDep, experiment: str) -> FoundExperiment:
 KnownExperiment = Annotated[FoundExperiment, Depends(known_experiment)]
 
 
-@router.get("/experiments/{experiment}")
-def experiment(visit: VisitDep, known: KnownExperiment) -> Experiment:
+@router.get("/experiments/{experiment}", responses=edits.ETAG)
+def experiment(visit: VisitDep, known: KnownExperiment, response: Response) -> Experiment:
     """One experiment, with its file, its runs, its place in the queue, and why it is in its
-    state."""
-    return answer(visit, known)
+    state. The ETag is of its tags."""
+    found = answer(visit, known)
+    edits.tell(response, found.tags)
+    return found
 
 
 VERBS: dict[Demand, str] = {
@@ -320,20 +330,40 @@ VERBS: dict[Demand, str] = {
 """What is asked of an experiment or a task → what it does."""
 
 
-def _asks(verb: Demand, says: str) -> None:
-    @router.post(
-        f"/experiments/{{experiment}}:{verb}",
-        name=verb,
-        description=says,
-        dependencies=[SUBMITTERS],
-    )
-    def act(visit: VisitDep, known: KnownExperiment) -> Experiment:
-        ask(visit, known, verb)
-        return answer(visit, known)
+def verbs(
+    router: APIRouter,
+    path: str,
+    find: Callable[..., Asks],
+    act: Callable[[Visit, Asks, Demand], Answer],
+    answered: type[Answer],
+) -> None:
+    """Let ``router`` take what is asked of what ``find``, a dependency, finds at ``path``."""
+
+    found = Depends(find)
+
+    def add(verb: Demand, says: str) -> None:
+        @router.post(
+            f"{path}:{verb}",
+            name=verb,
+            description=says,
+            operation_id=f"{router.tags[0]}_{verb}",
+            dependencies=[SUBMITTERS],
+            response_model=answered,
+            responses=refusing(409),
+        )
+        def asked(visit: VisitDep, known: Any = found) -> Any:
+            return act(visit, known, verb)
+
+    for verb, says in VERBS.items():
+        add(verb, says)
 
 
-for _verb, _says in VERBS.items():
-    _asks(_verb, _says)
+def _act(visit: Visit, known: FoundExperiment, verb: Demand) -> Experiment:
+    ask(visit, known, verb)
+    return answer(visit, known)
+
+
+verbs(router, "/experiments/{experiment}", known_experiment, _act, Experiment)
 
 
 def ask(visit: Visit, known: FoundExperiment, verb: Demand) -> None:
@@ -382,7 +412,7 @@ def check_tagging(visit: Visit, experiment: FoundExperiment) -> None:
         )
 
 
-Tag = Annotated[str, Field(pattern=TAG)]
+Tag = Annotated[str, Field(pattern=WORD)]
 
 
 class ExperimentTags(Answer):
@@ -395,18 +425,20 @@ class ExperimentTags(Answer):
     )
 
 
-@router.put("/experiments/{experiment}/tags", dependencies=[SUBMITTERS])
+@router.put("/experiments/{experiment}/tags", dependencies=[SUBMITTERS, edits.IF_MATCH])
 def put_tags(visit: VisitDep, given: ExperimentTags, known: KnownExperiment) -> ExperimentTags:
     """Replace the tags of an experiment. An empty list removes them."""
-    check_tagging(visit, known)
-    return ExperimentTags(tags=tag(visit.session, visit.audit, known.id, given.tags))
+    return ExperimentTags(tags=tag(visit, known, given.tags))
 
 
-def tag(session: Session, audit: Audit, experiment: str, tags: list[str]) -> list[str]:
+def tag(visit: Visit, experiment: FoundExperiment, tags: list[str]) -> list[str]:
     """Replace an experiment's tags, with an entry in the audit log, and commit."""
+    check_tagging(visit, experiment)
+    session, id_ = visit.session, experiment.id
     begin_writing(session)
-    kept = replace_tags(session, experiment, tags)
-    audit.write(session, "experiment.tag", experiment, {"tags": " ".join(kept)})
+    edits.check_unchanged(visit.request, tags_of(session, [id_]).get(id_, []))
+    kept = replace_tags(session, id_, tags)
+    visit.audit.write(session, "experiment.tag", id_, {"tags": " ".join(kept)})
     session.commit()
     return kept
 

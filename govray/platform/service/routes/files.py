@@ -18,7 +18,8 @@ from starlette.responses import RedirectResponse
 
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.file_answer import FileAnswer
-from govray.platform.service.http.problems import MEDIA_TYPE, not_found
+from govray.platform.service.http.problems import not_found
+from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.live_metrics import Streams
@@ -59,13 +60,14 @@ _BYTES: dict[str, Any] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
 }
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The whole file. `ETag` is its digest.", "content": _BYTES},
-    206: {"description": "The range that was asked for.", "content": _BYTES},
-    307: {"description": "The file lies on an object store, at the URL in `Location`."},
-    416: {
-        "description": "The file does not reach the range; `Content-Range` has its size.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+    200: {"description": "The whole file.", "content": _BYTES, "headers": header("ETag")},
+    206: {
+        "description": "The range that was asked for.",
+        "content": _BYTES,
+        "headers": header("ETag"),
     },
+    307: {"description": "The file lies on an object store.", "headers": header("Location")},
+    **refusing(409, 416),
 }
 
 
@@ -106,7 +108,7 @@ _FILE: dict[str, Any] = {"response_class": Response, "responses": _ANSWERS}
 _ONE = [Depends(_place), Depends(_ranges)]
 
 
-@router.get("/attestations/{digest}/files")
+@router.get("/attestations/{digest}/files", responses=refusing(409))
 def of_model(visit: VisitDep, digest: DigestPath) -> Files:
     """The files of an attested model that the attestation names, and the attestation.
 
@@ -121,7 +123,9 @@ def model_file(visit: VisitDep, digest: DigestPath, path: FilePath) -> Response:
     return _answer(visit, _model(visit, digest, path), path, digest)
 
 
-@router.get("/runs/{run}/checkpoints/{step}/files", dependencies=[RUN_READERS])
+@router.get(
+    "/runs/{run}/checkpoints/{step}/files", dependencies=[RUN_READERS], responses=refusing(409)
+)
 def of_checkpoint(visit: VisitDep, known: KnownRun, step: Step) -> Files:
     """The files that a checkpoint's manifest names, and the manifest."""
     return _listing(_checkpoint(visit, known, step))

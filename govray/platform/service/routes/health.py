@@ -16,6 +16,7 @@ from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.prometheus import CONTENT_TYPE, Measures
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.http.settings import Settings
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store.store_secret import trouble
@@ -116,7 +117,7 @@ def health(request: Request, session: SessionDep) -> Health:
     "/metrics",
     dependencies=[STAFF_ONLY],
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refusing(404)},
 )
 def numbers(request: Request, session: SessionDep) -> Response:
     """Requests and latencies by route and status, and how queue, attestor and disks stand, in

@@ -21,6 +21,7 @@ from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.dsse import encode_base64
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_allowed, not_found
+from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import IfNoneMatch, immutable
 from govray.platform.service.visible.visible_models import find_ledger, reads_entries
@@ -115,7 +116,7 @@ def checkpoint(visit: VisitDep, run: RunPath) -> Response:
 @router.get(
     "/ledgers/{run}/tile/{path:path}",
     response_class=Response,
-    responses={200: {"content": _BYTES}, 304: {"description": "You have these bytes."}},
+    responses={200: {"content": _BYTES, "headers": header("ETag")}, **refusing(304, 403)},
 )
 def tile(
     visit: VisitDep,
@@ -146,7 +147,10 @@ def tile(
 @router.get(
     "/ledgers/{run}/entries/{index}",
     response_class=Response,
-    responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}},
+    responses={
+        200: {"content": {"application/json": {"schema": {"type": "object"}}}},
+        **refusing(403),
+    },
 )
 def entry(visit: VisitDep, run: RunPath, index: Annotated[Natural, Path()]) -> Response:
     """One leaf, its exact bytes, checked against the signed root. For staff."""

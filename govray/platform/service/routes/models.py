@@ -25,11 +25,13 @@ from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck, GovrayError
+from govray.governance.formats.document import NAME
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.trust_state import Verified
 from govray.platform.service.http.answer import Body
-from govray.platform.service.http.edits import EDITED, ETAG, IF_MATCH, check_unchanged, tell
+from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, tell
 from govray.platform.service.http.settings import Settings
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.repeats import OnceDep
@@ -61,7 +63,6 @@ WRITES = Depends(require("admin", "engineer", scope="write", bound=promotes))
 MAX_POLICY = 1 << 20
 
 _NUMBER = "(0|[1-9][0-9]{0,9})"
-NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 VERSION = rf"^{_NUMBER}\.{_NUMBER}\.{_NUMBER}$"
 DIGEST = "^sha256:[0-9a-f]{64}$"
 
@@ -244,9 +245,7 @@ def register(visit: OnceDep, model: _ModelName, new: NewVersion) -> Version:
     return _full(visit.session, row)
 
 
-@router.patch(
-    "/models/{model}/versions/{version}", dependencies=[WRITES, IF_MATCH], responses=EDITED
-)
+@router.patch("/models/{model}/versions/{version}", dependencies=[WRITES, IF_MATCH])
 def annotate(
     visit: VisitDep, model: _ModelName, version: _VersionName, given: Annotations
 ) -> Version:
@@ -263,7 +262,9 @@ def annotate(
     return _full(visit.session, row)
 
 
-@router.post("/models/{model}/versions/{version}:promote", dependencies=[WRITES])
+@router.post(
+    "/models/{model}/versions/{version}:promote", dependencies=[WRITES], responses=refusing(409)
+)
 def promote(
     visit: VisitDep, model: _ModelName, version: _VersionName, change: StageRequest
 ) -> Promoted:

@@ -16,6 +16,7 @@ from sqlmodel import Session, col, select
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_allowed, not_found, refused
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.roles import Action, may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.logs import folder_of
@@ -59,7 +60,7 @@ class NewPin(Answer):
     )
 
 
-@router.get("/runs/{run}/pins")
+@router.get("/runs/{run}/pins", responses=refusing(409))
 def listing(known: KnownRun, session: SessionDep) -> CheckpointPins:
     """Which checkpoints of a run stay whatever its rules say, and why."""
     try:
@@ -71,7 +72,9 @@ def listing(known: KnownRun, session: SessionDep) -> CheckpointPins:
     return CheckpointPins(items=sorted(found, key=lambda each: each.step))
 
 
-@router.post("/runs/{run}/checkpoints/{step}:pin", dependencies=[SUBMITTERS])
+@router.post(
+    "/runs/{run}/checkpoints/{step}:pin", dependencies=[SUBMITTERS], responses=refusing(409)
+)
 def pin(visit: VisitDep, known: KnownRun, step: Step, new: NewPin) -> CheckpointPin:
     """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes nothing."""
     folder = _mine(visit, known, step)
@@ -89,7 +92,9 @@ def pin(visit: VisitDep, known: KnownRun, step: Step, new: NewPin) -> Checkpoint
     return CheckpointPin(step=step, reason=kept)
 
 
-@router.post("/runs/{run}/checkpoints/{step}:unpin", dependencies=[SUBMITTERS])
+@router.post(
+    "/runs/{run}/checkpoints/{step}:unpin", dependencies=[SUBMITTERS], responses=refusing(409)
+)
 def unpin(visit: VisitDep, known: KnownRun, step: Step) -> CheckpointPin:
     """Let the run's rules decide about a checkpoint again. It goes with the next commit, if so."""
     folder = _mine(visit, known, step)

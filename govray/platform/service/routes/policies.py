@@ -25,6 +25,7 @@ from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, unprocessable
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -185,7 +186,7 @@ def listing(
     return page.listing(visit.session, statement, order, PolicyItem.model_validate)
 
 
-@router.get("/policies:diff")
+@router.get("/policies:diff", responses=refusing(404))
 def diff(
     visit: VisitDep,
     old: Annotated[Digest, Query(alias="from")],

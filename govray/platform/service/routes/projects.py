@@ -23,9 +23,10 @@ from govray.platform.service.acting.project_rules import (
     find_workspace,
 )
 from govray.platform.service.http.answer import Answer, Body
-from govray.platform.service.http.edits import EDITED, ETAG, IF_MATCH, check_unchanged, tell
+from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, tell
 from govray.platform.service.http.problems import refused, unprocessable
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.roles import role_in
@@ -108,7 +109,7 @@ def workspace(visit: VisitDep, workspace: PlaceName) -> Workspace:
     return Workspace.model_validate(find_workspace(visit.session, visit.caller, workspace))
 
 
-@router.patch("/workspaces/{workspace}")
+@router.patch("/workspaces/{workspace}", responses=refusing(409))
 def change_workspace(visit: VisitDep, workspace: PlaceName, change: PlaceChange) -> Workspace:
     """Describe, archive or bring back a workspace. For its admins."""
     demand_manage(visit.session, visit.caller, "workspace", workspace, at=visit.at)
@@ -138,7 +139,7 @@ def projects(
     return page.listing(visit.session, statement, (row.name,), lambda each: _project(visit, each))
 
 
-@router.post("/projects", status_code=201)
+@router.post("/projects", status_code=201, responses=refusing(404))
 def make_project(visit: OnceDep, new: NewProject) -> Project:
     """Make a project in a workspace. For admins of that.
 
@@ -169,7 +170,7 @@ def project(visit: VisitDep, project: PlaceName) -> Project:
     return _project(visit, find_project(visit.session, visit.caller, project))
 
 
-@router.patch("/projects/{project}")
+@router.patch("/projects/{project}", responses=refusing(409))
 def change_project(visit: VisitDep, project: PlaceName, change: PlaceChange) -> Project:
     """Describe, archive or bring back a project. For its admins."""
     row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
@@ -187,7 +188,7 @@ def settings(visit: VisitDep, project: PlaceName, response: Response) -> Setting
     return Settings(settings=project_rules.settings_of(row))
 
 
-@router.put("/projects/{project}/settings", dependencies=[IF_MATCH], responses=EDITED)
+@router.put("/projects/{project}/settings", dependencies=[IF_MATCH])
 def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Settings:
     """Replace a project's config policy. For its admins.
 

@@ -24,6 +24,7 @@ from govray.errors import CouldNotCheck, Damaged, InfrastructureFailed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.verify.trace import outcome
 from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.statuses import ANY_NAME
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
@@ -176,7 +177,7 @@ class RecordAnswer(Answer):
     more: bool = Field(description=f"Whether there are more than the {MAX_SIGHTINGS} listed.")
 
 
-@router.get("/records/{sha256}")
+@router.get("/records/{sha256}", dependencies=[ANY_NAME])
 def by_hash(
     visit: VisitDep,
     sha256: Annotated[str, Path(pattern="^[0-9a-f]{64}$", examples=["7c" * 32])],

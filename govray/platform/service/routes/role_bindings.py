@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 from sqlalchemy import ColumnElement, and_, func, or_, select, true
 from sqlmodel import col
@@ -17,13 +17,15 @@ from govray.governance.formats.document import Timestamp
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.project_rules import PlaceName, check_lent, demand_manage
 from govray.platform.service.http.answer import Answer, Body
+from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, tell
 from govray.platform.service.http.problems import not_found, refused, unprocessable
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.http.statuses import ANY_NAME, refusing
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
-from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.readers import SIGNED_IN, watches
 from govray.platform.store import role_bindings, tables
 from govray.platform.store.database import begin_writing
@@ -138,7 +140,7 @@ def bindings(
     return page.listing(visit.session, statement, order, Binding.model_validate)
 
 
-@router.post("/role-bindings", status_code=201)
+@router.post("/role-bindings", status_code=201, responses=refusing(404))
 def bind(visit: OnceDep, new: NewBinding) -> Binding:
     """Give a role in a place. For admins of it.
 
@@ -164,7 +166,7 @@ def bind(visit: OnceDep, new: NewBinding) -> Binding:
     return Binding.model_validate(row)
 
 
-@router.delete("/role-bindings/{binding}", status_code=204)
+@router.delete("/role-bindings/{binding}", status_code=204, responses=refusing(409))
 def unbind(visit: VisitDep, binding: BindingId) -> None:
     """Take a role away. For admins of its place. The last admin of all stays."""
     found = select(RoleBinding).where(col(RoleBinding.id) == binding, visible(visit.caller))
@@ -203,7 +205,7 @@ def groups(session: SessionDep, page: PageDep) -> Listing[Group]:
     return page.listing(session, statement, (counted.c.name,), Group.model_validate)
 
 
-@router.get("/groups/{group}/members", dependencies=[WATCHERS])
+@router.get("/groups/{group}/members", dependencies=[WATCHERS, ANY_NAME])
 def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Member]:
     """List the members of a group, by name. A group without members is no group."""
     row = GroupMember
@@ -211,7 +213,9 @@ def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Mem
     return page.listing(session, statement, (row.user,), Member.model_validate)
 
 
-@router.put("/groups/{group}/members/{user}", dependencies=[ADMINS])
+@router.put(
+    "/groups/{group}/members/{user}", dependencies=[ADMINS, ANY_NAME], responses=refusing(409)
+)
 def add_member(visit: VisitDep, group: PlaceName, user: UserPath) -> Member:
     """Put a user into a group. The first member makes it. For admins of the organisation."""
     begin_writing(visit.session)
@@ -223,7 +227,7 @@ def add_member(visit: VisitDep, group: PlaceName, user: UserPath) -> Member:
     return Member.model_validate(row)
 
 
-@router.delete("/groups/{group}/members/{user}", status_code=204, dependencies=[ADMINS])
+@router.delete("/groups/{group}/members/{user}", status_code=204, dependencies=[ADMINS, ANY_NAME])
 def remove_member(visit: VisitDep, group: PlaceName, user: UserPath) -> None:
     """Take a user out of a group. For admins of the organisation."""
     role_bindings.remove_member(visit.session, group, user, by=visit.by)
@@ -253,9 +257,26 @@ def users(session: SessionDep, page: PageDep) -> Listing[User]:
     return page.listing(session, select(row), (row.name,), User.model_validate)
 
 
-@router.patch("/users/{user}", dependencies=[ADMINS])
+@router.get("/users/{user}", dependencies=[WATCHERS], responses=ETAG)
+def one_user(visit: VisitDep, user: UserPath, response: Response) -> User:
+    """One user. For admins and auditors of the organisation."""
+    row = _user(visit, user)
+    tell(response, row.disabled)
+    return User.model_validate(row)
+
+
+@router.patch("/users/{user}", dependencies=[ADMINS, IF_MATCH], responses=refusing(409))
 def change_user(visit: VisitDep, user: UserPath, change: UserChange) -> User:
     """Disable or enable a user. For admins of the organisation. The last of them stays."""
+    begin_writing(visit.session)
+    check_unchanged(visit.request, _user(visit, user).disabled)
     row = role_bindings.set_disabled(visit.session, user, change.disabled, by=visit.by)
     visit.session.commit()
     return User.model_validate(row)
+
+
+def _user(visit: Visit, name: str) -> tables.User:
+    row = visit.session.get(tables.User, name)
+    if row is None:
+        raise not_found("user", name, "See the list of users")
+    return row

@@ -33,8 +33,8 @@ from govray.platform.store.states import CheckpointState, RunState
 router = APIRouter(tags=["runs"], dependencies=[RUN_READERS])
 
 Filter = Annotated[str | None, Query(max_length=200)]
-Since = Annotated[Timestamp | None, Query(description="Those that started then or later.")]
-Before = Annotated[Timestamp | None, Query(description="Those that started earlier.")]
+Since = Annotated[Timestamp | None, Query(description="Of then or later, by when it began.")]
+Before = Annotated[Timestamp | None, Query(description="Of earlier, by when it began.")]
 
 
 class Run(Answer, tables.RunColumns):  # type: ignore[misc]

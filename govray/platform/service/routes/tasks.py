@@ -14,21 +14,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
 from sqlmodel import col, select
 
-from govray import traces
+from govray.governance.formats.document import Name
 from govray.platform.service.acting import acting, project_rules
 from govray.platform.service.acting.acting import Act, Demand
-from govray.platform.service.http.answer import Answer, Body
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, refused
+from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.routes.experiments import DIGEST, VERBS
+from govray.platform.service.routes.experiments import Submitted, verbs
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.lookup import absent
@@ -54,7 +55,6 @@ _TaskId = Annotated[
         description="The task's id in the queue.",
     ),
 ]
-_Word = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
 class Task(Answer):
@@ -79,22 +79,12 @@ class Task(Answer):
     )
 
 
-class NewTask(Body):
+class NewTask(Submitted):
     """What to run."""
 
-    name: _Word
+    name: Name
     config: Annotated[str, Field(max_length=LONGEST_CONFIG)] = Field(
         description="The task file, as docs/interactive.md has it."
-    )
-    project: _Word = Field(acting.DEFAULT, description="The project that it counts for.")
-    pool: _Word | None = Field(
-        None, description="The pool of nodes to run in; the project's own if left out."
-    )
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = Field(
-        None, description="Of a pool's queue the highest goes first; the project's if left out."
-    )
-    archive: Annotated[str, Field(pattern=DIGEST)] | None = Field(
-        None, description="Digest of the working directory that a command runs in."
     )
 
 
@@ -103,6 +93,21 @@ class OpenedTask(Answer):
 
     url: str = Field(description="Good once.")
     seconds: int = Field(description="How long it is good.")
+
+
+def find_task(visit: VisitDep, task: _TaskId) -> QueueEntry:
+    """The task, if the caller may see it. Raises 404."""
+    row = visit.session.exec(
+        select(QueueEntry).where(
+            col(QueueEntry.id) == task, col(QueueEntry.kind).in_(KINDS), entries(visit.caller)
+        )
+    ).one_or_none()
+    if row is None:
+        raise absent(visit.caller, "task", task, "Look at /v1/tasks")
+    return row
+
+
+KnownTask = Annotated[QueueEntry, Depends(find_task)]
 
 
 @router.get("/tasks", dependencies=[RUN_READERS])
@@ -123,72 +128,58 @@ def list_tasks(
 @router.post("/tasks", status_code=201, dependencies=[SUBMITTERS])
 def submit_task(visit: OnceDep, new: NewTask) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
-    archives.check_there(visit.request.app.state.settings.storage, new.archive)
+    archives.check_there(visit, new.archive)
     task = read_task(new.config, where="config")
-    by = visit.by
+    project = new.project or acting.DEFAULT
     pool, priority = project_rules.check_task(
         visit.session,
-        new.project,
+        project,
         visit.caller,
         kind=task.kind,
         slots=SLOTS,
         pool=new.pool,
         priority=new.priority,
-        at=by.at,
+        at=visit.at,
     )
-    acting.may_act(visit, new.project, Act(verb="submit", what="tasks"))
-    with traces.span("submission") as span:
-        row = queue_entries.submit(
-            visit.session,
-            kind=task.kind,
-            name=new.name,
-            project=new.project,
-            pool=pool,
-            priority=priority,
-            config=new.config,
-            slots=SLOTS,
-            by=by,
-            archive=new.archive,
-            trace=span.traceparent,
-        )
-        span.set(govray_task=row.id, govray_kind=row.kind)
+    acting.may_act(visit, project, Act(verb="submit", what="tasks"))
+    row = acting.traced(
+        visit,
+        queue_entries.submit,
+        kind=task.kind,
+        name=new.name,
+        project=project,
+        pool=pool,
+        priority=priority,
+        config=new.config,
+        slots=SLOTS,
+        archive=new.archive,
+    )
     visit.session.commit()
     return _shown(row)
 
 
 @router.get("/tasks/{task}", dependencies=[RUN_READERS])
-def get_task(visit: VisitDep, task: _TaskId) -> Task:
+def get_task(visit: VisitDep, row: KnownTask) -> Task:
     """One task."""
-    row = find_task(visit, task)
     file = row.config if reads_file(visit.session, visit.caller, row) else None
     return _shown(row).model_copy(update={"file": file})
 
 
-def _asks(verb: Demand, says: str) -> None:
-    @router.post(
-        f"/tasks/{{task}}:{verb}",
-        name=verb,
-        description=says,
-        dependencies=[SUBMITTERS],
-    )
-    def act(visit: VisitDep, task: _TaskId) -> Task:
-        row = find_task(visit, task)
-        acting.ask(visit, row, verb)
-        return _shown(row)
+def _act(visit: Visit, row: QueueEntry, verb: Demand) -> Task:
+    acting.ask(visit, row, verb)
+    return _shown(row)
 
 
-for _verb, _says in VERBS.items():
-    _asks(_verb, _says)
+verbs(router, "/tasks/{task}", find_task, _act, Task)
 
 
-@router.post("/tasks/{task}:open", dependencies=[SUBMITTERS])
-def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
+@router.post("/tasks/{task}:open", dependencies=[SUBMITTERS], responses=refusing(409, 502))
+def open_task(visit: VisitDep, row: KnownTask) -> OpenedTask:
     """An address that shows the task, good once and for a minute. 502: it could not be shown.
 
     It sets a cookie of the task's own host, and nothing of it is good for this service.
     """
     origins: TaskOrigins | None = visit.request.app.state.settings.tasks
-    row = find_task(visit, task)
     acting.may_act(visit, row.project, Act(verb="open", what="tasks", owner=row.user))
     if origins is None:
         raise refused(
@@ -205,20 +196,8 @@ def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
     secret = ticket(visit.session, row.id, visit.caller, at=datetime.now(UTC))
     visit.audit.write(visit.session, "task opened", row.id, {"kind": row.kind, "owner": row.user})
     visit.session.commit()
-    url = f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}"
+    url = f"{origins.of(row.id)}/tasks/{row.id}/enter?ticket={secret}"
     return OpenedTask(url=url, seconds=ENTRY_SECONDS)
-
-
-def find_task(visit: Visit, task: str) -> QueueEntry:
-    """The task, if the caller may see it. Raises 404."""
-    row = visit.session.exec(
-        select(QueueEntry).where(
-            col(QueueEntry.id) == task, col(QueueEntry.kind).in_(KINDS), entries(visit.caller)
-        )
-    ).one_or_none()
-    if row is None:
-        raise absent(visit.caller, "task", task, "Look at /v1/tasks")
-    return row
 
 
 def _shown(row: QueueEntry) -> Task:

@@ -13,6 +13,7 @@ from sqlalchemy import select, union_all
 from sqlmodel import col
 
 from govray.governance.attestation.model_attestation import AssuranceLevel
+from govray.governance.formats.document import NAME
 from govray.governance.submission.register_forms import Isolation
 from govray.governance.trust.license import LicenseCategory
 from govray.platform.service.http.problems import not_valid
@@ -20,7 +21,6 @@ from govray.platform.service.identity.pagination import Listing, PageDep, filter
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.models import (
     JUDGED,
-    NAME,
     Validation,
     VersionReference,
     validation,

@@ -12,29 +12,32 @@ from tests.support.place import Place, place
 
 __all__ = ["place"]
 
-PATHS: dict[str, tuple[str, list[dict[str, Any]]]] = {
-    "/v1/projects/default/settings": ("put", [{"max_slots": 4}, {"max_slots": 5}]),
-    "/v1/models/first/versions/1.0.0": ("patch", [{"notes": "a"}, {"notes": "b"}]),
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "PUT /v1/projects/default/settings": [{"max_slots": 4}, {"max_slots": 5}],
+    "PATCH /v1/models/first/versions/1.0.0": [{"notes": "a"}, {"notes": "b"}],
+    "PUT /v1/experiments/e1/tags": [{"tags": ["a"]}, {"tags": ["b"]}],
+    "PATCH /v1/users/engineer": [{"disabled": True}, {"disabled": False}],
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_stale_change_is_refused(place: Place, path: str) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_stale_change_is_refused(place: Place, change: str) -> None:
     service: Service = place.service
-    client, (verb, bodies) = service.client("admin"), PATHS[path]
-    seen = client.get(path)
-    tag = seen.headers["ETag"]
+    client, bodies = service.client("admin"), CHANGES[change]
+    verb, _, changed = change.partition(" ")
+    path = changed.removesuffix("/tags")
+    tag = client.get(path).headers["ETag"]
 
-    def change(body: Any, **headers: str) -> int:
-        return client.request(verb, path, json=body, headers=headers).status_code
+    def change_to(body: Any, **headers: str) -> int:
+        return client.request(verb, changed, json=body, headers=headers).status_code
 
-    assert change(bodies[0], **{"If-Match": tag}) == 200
-    assert change(bodies[1], **{"If-Match": tag}) == 412
+    assert change_to(bodies[0], **{"If-Match": tag}) == 200
+    assert change_to(bodies[1], **{"If-Match": tag}) == 412
     assert client.get(path).headers["ETag"] != tag
     now = client.get(path).headers["ETag"]
     # A compressed answer has a weak tag. Without the header a change goes through.
-    assert change(bodies[1], **{"If-Match": f'"other", W/{now}'}) == 200
-    assert change(bodies[0]) == 200
+    assert change_to(bodies[1], **{"If-Match": f'"other", W/{now}'}) == 200
+    assert change_to(bodies[0]) == 200
 
 
 def test_without_the_check_the_slower_one_wins(
