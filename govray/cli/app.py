@@ -26,6 +26,7 @@ from govray.cli import (
     adapter,
     alerts,
     audit,
+    audit_log,
     checkpoint,
     corpus,
     cosign,
@@ -131,6 +132,7 @@ app.command("logout")(login.logout)
 app.command("whoami")(login.whoami)
 app.add_typer(alerts.app, name="alerts")
 app.command("usage")(usage.usage)
+app.command("audit-log")(audit_log.audit_log)
 app.command("notebook")(interactive.notebook)
 app.command("shell")(interactive.shell)
 app.command("tensorboard")(interactive.tensorboard)

@@ -14,7 +14,7 @@ import typer
 from govray.cli.model import Labels, Notes, pairs
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
-from govray.cli.told import tell_rows
+from govray.cli.told import Before, Since, between, tell_rows
 from govray.cli.user_files import read, sha256, write
 from govray.errors import CouldNotCheck, VerificationFailed
 
@@ -34,9 +34,11 @@ def ls(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Of models of this name.")
     ] = None,
+    since: Since = None,
+    before: Before = None,
 ) -> None:
     """List the attestations that you may read, the newest first."""
-    found = service().attestations.list(run=run, name=name)
+    found = service().attestations.list(run=run, name=name, **between(since, before))
     columns = {"attestation": "digest", "name": "name", "run": "run", "signer": "signer"}
     rows = (each.model_dump(by_alias=True) for each in found)
     tell_rows(rows, columns, "No attestation is like that, as far as you may read")

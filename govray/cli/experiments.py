@@ -10,13 +10,12 @@ import typer
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.remote_runs import tell_marked, tell_restored
 from govray.cli.server_option import service
+from govray.cli.told import Before, Id, Limit, Since, acts, between
 
 if TYPE_CHECKING:
     from govray.platform.client.documents import Experiment
 
 app = typer.Typer(help="List and show experiments; stop, resume, archive, tag or delete one.")
-
-ExperimentId = Annotated[str, typer.Argument(metavar="ID", help="An experiment's id, from ls.")]
 
 _STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
 
@@ -35,7 +34,9 @@ def ls(
         str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+    since: Since = None,
+    before: Before = None,
+    limit: Limit = 50,
 ) -> None:
     """List experiments, the latest first."""
     from itertools import islice
@@ -47,6 +48,7 @@ def ls(
         tag=tag,
         pool=pool,
         archived=archived or None,
+        **between(since, before),
     )
     items = list(islice(found, limit))
     report([each.model_dump(by_alias=True) for each in items])
@@ -68,7 +70,7 @@ def ls(
 
 
 @app.command("show")
-def show(id: ExperimentId) -> None:
+def show(id: Id) -> None:
     """Show one: its state and why, its place in the queue, its runs, its file."""
     row = service().experiments.get(id)
     tell(row)
@@ -76,30 +78,9 @@ def show(id: ExperimentId) -> None:
         line(each)
 
 
-def _acts(verb: str, says: str) -> None:
-    @app.command(verb, help=says)
-    def act(id: ExperimentId) -> None:
-        tell(getattr(service().experiments, verb)(id))
-
-
-_acts("stop", "Stop one after its current step and a commit.")
-_acts("kill", "End one at once; steps since its last checkpoint are lost.")
-_acts("resume", "Put back into the queue what was stopped, killed or failed.")
-
-
-@app.command("archive")
-def archive(
-    id: ExperimentId,
-    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
-) -> None:
-    """Take what has ended out of the list. Nothing is deleted."""
-    experiments = service().experiments
-    tell(experiments.unarchive(id) if undo else experiments.archive(id))
-
-
 @app.command("tag")
 def tag(
-    id: ExperimentId,
+    id: Id,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[WORD...]", help="All that it is to have.")
     ] = None,
@@ -116,14 +97,14 @@ def tag(
 
 
 @app.command("delete")
-def delete(id: ExperimentId) -> None:
+def delete(id: Id) -> None:
     """Mark all runs of an experiment to be deleted, or none if one may not go."""
     tell_marked(service().experiments.delete(id).items)
     line(f"Take it back  govray experiments restore {quote(id)}")
 
 
 @app.command("restore")
-def restore(id: ExperimentId) -> None:
+def restore(id: Id) -> None:
     """Take the marks of an experiment's runs back, before they are removed."""
     tell_restored(service().experiments.restore(id).items)
 
@@ -148,3 +129,6 @@ def tell(row: Experiment) -> None:
         field("run", run)
     if row.tags:
         field("tags", ", ".join(row.tags))
+
+
+acts(app, "experiments", tell)

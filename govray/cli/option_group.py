@@ -56,6 +56,13 @@ def given_time(text: str, option: str) -> datetime:
         ) from None
 
 
+def stated_time(text: str | None, option: str) -> str | None:
+    """What `given_time` reads, as documents have times; None: the option is not given."""
+    from govray.governance.formats.document import format_time
+
+    return None if text is None else format_time(given_time(text, option))
+
+
 # The values of a credential that options take.
 #
 # They are those of `govray.governance`, written out so that ``govray --help`` need not load it; a

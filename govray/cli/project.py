@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import line, print_table, report, table
+from govray.cli.output import line, report
 from govray.cli.server_option import service
+from govray.cli.told import tell_rows
 from govray.cli.user_files import read_text
 
 app = typer.Typer(help="Make, list and archive projects, and set their config policies.")
@@ -33,12 +34,8 @@ def new(
 @app.command("ls")
 def ls() -> None:
     """List projects."""
-    rows = list(service().projects.list())
-    report({"projects": rows})
-    grid = table("project", "workspace", "state")
-    for row in rows:
-        grid.row(row["name"], row["workspace"], "archived" if row["archived"] else "in use")
-    print_table(grid)
+    columns = {"project": "name", "workspace": "workspace", "archived": "archived"}
+    tell_rows(service().projects.list(), columns, "No project is there that you see")
 
 
 @app.command()
@@ -91,12 +88,8 @@ def new_workspace(
 @workspaces.command("ls")
 def ls_workspace() -> None:
     """List workspaces."""
-    rows = list(service().projects.workspaces())
-    report({"workspaces": rows})
-    grid = table("workspace", "description", "state")
-    for row in rows:
-        grid.row(row["name"], row["description"], "archived" if row["archived"] else "in use")
-    print_table(grid)
+    columns = {"workspace": "name", "description": "description", "archived": "archived"}
+    tell_rows(service().projects.workspaces(), columns, "No workspace is there that you see")
 
 
 @workspaces.command("archive")

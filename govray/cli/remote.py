@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import (
+    audit_log,
     catalogue,
     checkpoint,
     experiments,
@@ -130,6 +131,7 @@ app.command("login")(login.login)
 app.command("logout")(login.logout)
 app.command("whoami")(login.whoami)
 app.command("usage")(usage.usage)
+app.command("audit-log")(audit_log.audit_log)
 
 
 def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:

@@ -12,6 +12,7 @@ import typer
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
+from govray.cli.told import Before, Limit, Since, between
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
@@ -41,18 +42,14 @@ def ls(
     state: Annotated[
         str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
     ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Started then or later, in UTC.")
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Started earlier, in UTC.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+    since: Since = None,
+    before: Before = None,
+    limit: Limit = 50,
 ) -> None:
     """List the runs that the service has indexed, the latest first."""
     from itertools import islice
 
-    asked = {"experiment": experiment, "state": state, "since": since, "before": before}
+    asked = {"experiment": experiment, "state": state} | between(since, before)
     found = list(islice(service().runs.list(**asked), limit))
     report([each.model_dump(by_alias=True) for each in found])
     if not found:
@@ -244,7 +241,7 @@ def list_deleted(
     project: Annotated[
         str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+    limit: Limit = 50,
 ) -> None:
     """List runs that are marked to be deleted, and those that are gone."""
     from itertools import islice

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.option_group import given_time
-from govray.cli.output import line, print_table, report, table
+from govray.cli.option_group import stated_time
+from govray.cli.output import line, report
 from govray.cli.server_option import service
+from govray.cli.told import tell_rows
 from govray.errors import UsageError
 
 app = typer.Typer(help="Give roles in parts of the organisation, list them, take them away.")
@@ -54,7 +55,6 @@ def bind(
     ] = None,
 ) -> None:
     """Give a role, in the whole organisation if no place is named."""
-    from govray.governance.formats.document import format_time
 
     if (user is None) == (group is None):
         raise UsageError("a role is for a user or for a group", do="Say --user or --group")
@@ -66,7 +66,7 @@ def bind(
         scope=scope,
         place=place,
         supplier=supplier,
-        until=format_time(given_time(until, "--until")) if until else None,
+        until=stated_time(until, "--until"),
     )
     report(made)
     line(f"{made['subject']} is {role} in the {f'{scope} {place}'.strip()}  ({made['id']})")
@@ -85,17 +85,10 @@ def ls(
     asked: dict[str, str | None] = {"user": user, "group": group}
     for scope, place in _places(workspace, project, model, case):
         asked |= {"scope": scope, "place": place}
-    rows = list(service().people.roles(**asked))
-    report({"roles": rows})
-    if not rows:
-        line("No role is bound. Bind one: govray role bind --user NAME --role ROLE --project P")
-        return
-    grid = table("id", "subject", "role", "place", "until")
-    for row in rows:
-        subject = f"{row['subjectKind']} {row['subject']}"
-        place = f"{row['scope']} {row['place']}".strip()
-        grid.row(row["id"], subject, row["role"], place, row.get("until") or "-")
-    print_table(grid)
+    names = ("id", "subjectKind", "subject", "role", "scope", "place", "until")
+    columns = {"kind" if name == "subjectKind" else name: name for name in names}
+    none = "No role is bound. Bind one: govray role bind --user NAME --role ROLE --project P"
+    tell_rows(service().people.roles(**asked), columns, none)
 
 
 @app.command()
@@ -150,11 +143,5 @@ def ls_group() -> None:
         for group in people.groups()
         for member in people.members(group["name"])
     ]
-    report({"members": rows})
-    if not rows:
-        line("No groups yet. Make one: govray group add GROUP USER")
-        return
-    grid = table("group", "user")
-    for row in rows:
-        grid.row(row["group"], row["user"])
-    print_table(grid)
+    none = "No groups yet. Make one: govray group add GROUP USER"
+    tell_rows(rows, {"group": "group", "user": "user"}, none)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
-from govray.cli.told import tell_fields, tell_rows
+from govray.cli.told import Id, acts, tell_fields, tell_rows
 from govray.cli.user_files import read_text
 
 app = typer.Typer(help="Submit, list and open notebooks, shells and programs on the cluster.")
-
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="A task's id, from ls.")]
 
 
 @app.command()
@@ -29,22 +27,16 @@ def ls(
 
 
 @app.command()
-def show(id: TaskId) -> None:
+def show(id: Id) -> None:
     """Show one: its kind, its state and why. `govray task stop ID` ends it."""
-    found = service().tasks.get(id)
-    tell_fields(f"{id}  {found['state']}", found)
+    tell(service().tasks.get(id))
 
 
-def _acts(verb: str, says: str) -> None:
-    @app.command(verb, help=says)
-    def act(id: TaskId) -> None:
-        done = getattr(service().tasks, verb)(id)
-        tell_fields(f"{id}  {done['state']}", done)
+def tell(row: dict[str, Any]) -> None:
+    tell_fields(f"{row['id']}  {row['state']}", row)
 
 
-_acts("stop", "End one: it leaves the queue, or its program is told to stop.")
-_acts("kill", "End one at once.")
-_acts("resume", "Put back into the queue what was stopped, killed or failed.")
+acts(app, "tasks", tell)
 
 
 @app.command()
@@ -59,12 +51,11 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a task file: it waits in the queue, as a run does."""
-    made = service().tasks.submit(name=name, config=read_text(file), project=project, pool=pool)
-    tell_fields(f"{made['id']}  {made['state']}", made)
+    tell(service().tasks.submit(name=name, config=read_text(file), project=project, pool=pool))
 
 
 @app.command("open")
-def open_task(id: TaskId) -> None:
+def open_task(id: Id) -> None:
     """Get an address that shows a task in a browser, good once and for a minute."""
     found = service().tasks.open(id)
     report(found)

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from govray.cli import trust
-from govray.cli.output import line, note, print_table, report, table
+from govray.cli.output import line, note, report
 from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
+from govray.cli.told import tell_rows
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
 remote = typer.Typer(help="List and revoke bearer tokens of the service, and disable users.")
@@ -72,11 +73,8 @@ def ls() -> None:
     people = service().people
     now = format_time(trust.reference_time(None))
     rows = [{**each, "state": _state(each, now)} for each in people.tokens()]
-    report({"tokens": rows})
-    grid = table("user", "token", "scopes", "expires", "state")
-    for row in rows:
-        grid.row(row["user"], row["id"], " ".join(row["scopes"]), row["expires"], row["state"])
-    print_table(grid)
+    columns = {name: name for name in ("user", "id", "scopes", "expires", "state")}
+    tell_rows(rows, columns, "You have no token")
 
 
 def _state(token: dict[str, Any], now: str) -> str:

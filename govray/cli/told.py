@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Annotated, Any
 
+import typer
+
+from govray.cli.option_group import stated_time
 from govray.cli.output import field, line, print_table, report, table
+from govray.cli.server_option import service
+
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since then, in UTC.")]
+Before = Annotated[
+    str | None, typer.Option("--before", metavar="TIME", help="Before then, in UTC.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="As ls has it.")]
+"""Of an experiment or a task."""
 
 
-def tell_rows(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], none: str) -> None:
+def between(since: str | None, before: str | None) -> dict[str, str | None]:
+    """What a service is asked for `Since` and `Before`."""
+    return {
+        "since": stated_time(since, "--since"),
+        "before": stated_time(before, "--before"),
+    }
+
+
+def tell_rows(
+    rows: Iterable[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    none: str,
+    limit: int | None = None,
+) -> None:
     """A listing. ``columns``: heading → field; ``none`` is said in the place of an empty table."""
-    found = list(rows)
+    found = list(islice(rows, limit))
     report(found)
     if not found:
         line(none)
@@ -30,9 +56,34 @@ def tell_fields(title: str, value: Mapping[str, Any]) -> None:
             field(name, _text(each))
 
 
+def acts(app: typer.Typer, of: str, tell: Callable[[Any], None]) -> None:
+    """Give ``app`` the verbs that ask something of one of the service's ``of``; ``tell`` says what
+    became of it."""
+
+    def add(verb: str, says: str) -> None:
+        @app.command(verb, help=says)
+        def act(id: Id) -> None:
+            tell(getattr(getattr(service(), of), verb)(id))
+
+    add("stop", "Stop one: what waits leaves the queue, what runs is told to end.")
+    add("kill", "End one at once; steps since its last checkpoint are lost.")
+    add("resume", "Put back into the queue what was stopped, killed or failed.")
+
+    @app.command("archive")
+    def archive(
+        id: Id,
+        undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+    ) -> None:
+        """Take what has ended out of the list. Nothing is deleted."""
+        known = getattr(service(), of)
+        tell(known.unarchive(id) if undo else known.archive(id))
+
+
 def _text(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.option_group import given_time
+from govray.cli.option_group import stated_time
 from govray.cli.output import in_bytes, line, print_table, report, table
 from govray.cli.server_option import service
 
@@ -36,10 +36,7 @@ def usage(
     ] = False,
 ) -> None:
     """Show accelerator-hours, bytes and attested artifacts, by project, user, pool or workspace."""
-    from govray.governance.formats.document import format_time
-
-    start = format_time(given_time(since, "--since")) if since else None
-    asked, known = {"by": by.value, "since": start}, service().service
+    asked, known = {"by": by.value, "since": stated_time(since, "--since")}, service().service
     if csv:
         for row in known.usage_csv(**asked).splitlines():
             line(row)

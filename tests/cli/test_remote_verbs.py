@@ -166,6 +166,7 @@ def test_an_experiment_has_one_id_for_every_verb(
     assert run("experiments", "tag", id, "paper", "--json").json["tags"] == ["paper"]
     assert "paper" in run("experiments", "tag", id).out
     assert run("experiments", "ls", "--tag", "paper", "--json").json[0]["id"] == id
+    assert run("experiments", "ls", "--before", "2020-01-01", "--json").json == []
     assert run("experiments", "tag", id, "--clear", "--json").json["tags"] == []
     assert "No run of this experiment is known" in run("experiments", "delete", id, code=1).err
     assert "no experiment 'none'" in run("experiments", "stop", "none", code=2).err
@@ -225,6 +226,8 @@ def test_what_the_service_has_is_listed(
     assert [each["id"] for each in run(*here, "task", "ls", "--json").json] == [task]
     assert f"{task}  QUEUED" in run(*here, "task", "show", task).out
     assert "tasks-port" in run(*here, "task", "open", task, code=1).err
+    for verb, field, value in (("kill", "state", "KILLED"), ("archive", "archived", None)):
+        assert run(*here, "task", verb, task, "--json").json.get(field) == value
 
 
 def test_a_run_is_deleted_listed_and_restored(

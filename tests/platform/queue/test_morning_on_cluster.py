@@ -215,7 +215,7 @@ def by_the_command(own: Laptop, world: QueueWorld) -> str:
         return str(govray("experiments", "show", id)["state"])
 
     assert govray("whoami")["name"] == "ada"
-    assert "default" in [each["name"] for each in govray("project", "ls")["projects"]]
+    assert "default" in [each["name"] for each in govray("project", "ls")]
     assert [each["name"] for each in govray("queue", "pools")] == ["default"]
     code = ("--working-dir", "code")
     assert govray("train", "train.yaml", *code, "--check")["steps"] == str(STEPS)
