@@ -1,7 +1,7 @@
 """The table of verbs.
 
 One module per verb family, each a plain function or a small `typer.Typer`. To
-add a verb: write ``govray/cli/<verb>.py`` and add its line below.
+add a verb: write ``govray/cli/<verb>.py`` and add its line to a panel.
 
 The modules are imported at every start, so at their top they import only the
 standard library, typer, rich, `govray.errors` and `govray.cli`. What a verb
@@ -12,7 +12,7 @@ and a verb runs with exactly the extras that it uses.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from govray.cli import (
     audit,
     audit_log,
     checkpoint,
+    completion,
     corpus,
     cosign,
     doctor,
@@ -82,6 +83,15 @@ class Verbs(TyperGroup):
                 error.message = f"No such command {args[0]!r}. Did you mean {' or '.join(whole)}?"
             raise
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs panel by panel."""
+        for title, names in PANELS.items():
+            shown = {name: self.commands[name] for name in names}
+            limit = formatter.width - 6 - max(map(len, self.commands))
+            with formatter.section(title):
+                rows = [(n.ljust(12), each.get_short_help_str(limit)) for n, each in shown.items()]
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="govray",
@@ -92,51 +102,83 @@ app = typer.Typer(
     context_settings={"help_option_names": [*reversed(HELP)]},
 )
 
-app.command("demo")(demo.demo)
-app.command("init")(init.init)
-app.add_typer(keys.app, name="keys")
-app.add_typer(corpus.app, name="corpus")
-app.command("sign")(sign.sign)
-app.command("cosign")(cosign.cosign)
-app.command("timestamp")(cosign.timestamp)
-app.add_typer(witness.app, name="witness")
-app.command("show")(show.show)
-app.command("verify")(verify.verify)
-app.command("evidence")(export.evidence)
-app.command("export")(export.export)
-app.command("disclose")(view.disclose)
-app.add_typer(view.app, name="view")
-app.add_typer(policy.app, name="policy")
-app.command("prepare")(train.prepare)
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
-app.add_typer(runs.app, name="runs")
-app.add_typer(queue.app, name="queue")
-app.command("replay")(replay.replay)
-app.command("attest")(train.attest)
-app.command("audit")(audit.audit)
-app.command("influence")(influence.influence)
-app.command("trace")(trace.trace)
-app.add_typer(report.app, name="report")
-app.add_typer(adapter.app, name="adapter")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(model.app, name="model")
-app.command("serve")(serve.serve)
-app.add_typer(token.app, name="token")
-for _name, _family in remote.FAMILIES.items():
-    app.add_typer(_family, name=_name)
-app.add_typer(store.app, name="store")
-app.command("doctor")(doctor.doctor)
-app.command("login")(login.login)
-app.command("logout")(login.logout)
-app.command("whoami")(login.whoami)
-app.add_typer(alerts.app, name="alerts")
-app.command("usage")(usage.usage)
-app.command("audit-log")(audit_log.audit_log)
-app.command("notebook")(interactive.notebook)
-app.command("shell")(interactive.shell)
-app.command("tensorboard")(interactive.tensorboard)
-app.command("schema")(schema.schema)
+_there = remote.FAMILIES
+PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
+    "Start": {
+        "demo": demo.demo,
+        "init": init.init,
+        "doctor": doctor.doctor,
+        "completion": completion.completion,
+    },
+    "Data and policy": {
+        "keys": keys.app,
+        "sign": sign.sign,
+        "cosign": cosign.cosign,
+        "timestamp": cosign.timestamp,
+        "show": show.show,
+        "corpus": corpus.app,
+        "policy": policy.app,
+        "schema": schema.schema,
+        "prepare": train.prepare,
+    },
+    "Train": {
+        "train": train.train,
+        "tune": tune.tune,
+        "runs": runs.app,
+        "checkpoint": checkpoint.app,
+        "notebook": interactive.notebook,
+        "shell": interactive.shell,
+        "tensorboard": interactive.tensorboard,
+    },
+    "Verify": {
+        "verify": verify.verify,
+        "audit": audit.audit,
+        "replay": replay.replay,
+        "attest": train.attest,
+        "trace": trace.trace,
+        "influence": influence.influence,
+        "adapter": adapter.app,
+        "report": report.app,
+        "evidence": export.evidence,
+        "export": export.export,
+        "disclose": view.disclose,
+        "view": view.app,
+        "witness": witness.app,
+    },
+    "Serve and operate": {
+        "serve": serve.serve,
+        "store": store.app,
+        "queue": queue.app,
+        "model": model.app,
+        "alerts": alerts.app,
+    },
+    "Act through a service": {
+        "login": login.login,
+        "logout": login.logout,
+        "whoami": login.whoami,
+        "experiments": _there["experiments"],
+        "task": _there["task"],
+        "attestation": _there["attestation"],
+        "usage": usage.usage,
+    },
+    "Administer": {
+        "workspace": _there["workspace"],
+        "project": _there["project"],
+        "group": _there["group"],
+        "role": _there["role"],
+        "token": token.app,
+        "webhook": _there["webhook"],
+        "audit-log": audit_log.audit_log,
+    },
+}
+"""Title → name → verb or family, as ``govray --help`` shows them."""
+
+for _verbs in PANELS.values():
+    for _name, _verb in _verbs.items():
+        if isinstance(_verb, typer.Typer):
+            app.add_typer(_verb, name=_name)
+        else:
+            app.command(_name)(_verb)
 
 
 @cache
@@ -204,6 +246,10 @@ def _chosen(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 def run(words: Sequence[str]) -> int:
     """Parse and run one command line. Raises what the verb raises; returns the exit code."""
+    if completion.ASKED in os.environ:
+        before = completion.words()[:-1]  # the last one is begun
+        _, verbs = server_option.taken(before)
+        return completion.complete(_chosen(before if verbs else [*before, HELP[0]])[0])
     option, _ = server_option.taken(words)
     command, words = _chosen(words)
     try:

@@ -19,6 +19,7 @@ from govray.cli.option_group import Given, Run, given_place
 from govray.cli.output import field, in_bytes, line, print_table, report, table
 from govray.cli.process import account_name
 from govray.cli.server_option import service
+from govray.cli.told import RunId
 from govray.errors import Malformed, Refused, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, pin, copy or download one, delete the rest.")
@@ -218,7 +219,6 @@ def copy(
     line(f"Next  govray runs resume {quote(str(done.run))} --carried --trust-root TRUSTED_ROOT")
 
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
 Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
 
 

@@ -7,7 +7,6 @@ finds the tree itself.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from shlex import quote
@@ -72,6 +71,8 @@ def deployment() -> Path:
 
 def copy(source: Path, target: Path) -> list[str]:
     """Copy the parts that ``source`` has into the new or empty ``target``; return their names."""
+    import yaml
+
     from govray.governance.submission.secret_files import ignore_file
 
     created = not target.exists()
@@ -91,7 +92,7 @@ def copy(source: Path, target: Path) -> list[str]:
             (target / name).write_text(ignore_file())
         for each in (target / "jobs").glob("*.yaml"):
             # A relative path of a submitted job counts from Ray's temporary folder.
-            runs = f"storage_path: {json.dumps(str(target.resolve() / 'runs'))}\n"
+            runs = yaml.safe_dump({"storage_path": str(target.resolve() / "runs")}, width=10**6)
             each.write_text(each.read_text().replace("storage_path: runs\n", runs))
     except BaseException:
         for name in PARTS:

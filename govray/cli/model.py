@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from govray.cli import trust
+from govray.cli.completion import ids
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.option_group import option_groups
 from govray.cli.output import field, line, print_table, report, table
@@ -27,7 +28,7 @@ from govray.errors import UsageError
 app = typer.Typer(help="Versions of models: register, list, find, promote, download.")
 remote = typer.Typer(help="Versions of models: register, list, find, promote, download.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.", autocompletion=ids)]
 Labels = Annotated[
     list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
 ]
@@ -254,7 +255,11 @@ def promote(
 def download(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME[@VERSION]", help="Without a version: the one in production."),
+        typer.Argument(
+            metavar="NAME[@VERSION]",
+            help="Without a version: the one in production.",
+            autocompletion=ids,
+        ),
     ],
     into: Into,
     trusted: Trusted,

@@ -41,7 +41,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="What acts through a service. Say govray login first, or set GOVRAY_TOKEN.",
 )
 
 FAMILIES = {
@@ -55,6 +54,17 @@ FAMILIES = {
     "attestation": catalogue.attestations,
 }
 """What only a service does, with ``--server`` or by the variable."""
+
+
+@app.callback()
+def there(
+    server: Annotated[
+        str | None,
+        typer.Option("--server", hidden=True, help="For completion; it is taken before."),
+    ] = None,
+) -> None:
+    """What acts through a service. Say govray login first, or set GOVRAY_TOKEN."""
+
 
 Config = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help="An experiment file, here; or --fork.")

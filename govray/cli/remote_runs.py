@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from govray.cli.completion import ids
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
-from govray.cli.told import Before, Limit, Since, between
+from govray.cli.told import Before, Limit, RunId, Since, between
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from govray.platform.client.operations import Runs
 
 app = typer.Typer(help="List, show and compare runs, delete one, download its evidence.")
-
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
 
 Lines = Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")]
 EveryLog = Annotated[
@@ -113,7 +112,9 @@ def metrics(
 
 @app.command("compare")
 def compare(
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Their ids.", autocompletion=ids)
+    ],
 ) -> None:
     """Compare runs: what each came to, and the settings that are not the same in all."""
     runs = service().runs

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from govray.cli.completion import ids
 from govray.cli.option_group import stated_time
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
@@ -17,8 +18,9 @@ Before = Annotated[
     str | None, typer.Option("--before", metavar="TIME", help="Before then, in UTC.")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="As ls has it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="As ls has it.", autocompletion=ids)]
 """Of an experiment or a task."""
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.", autocompletion=ids)]
 
 
 def between(since: str | None, before: str | None) -> dict[str, str | None]:

@@ -42,7 +42,7 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
         (["lint", "x"], "Did you mean 'policy lint'?"),
         (
             ["new", "x"],
-            "Did you mean 'keys new' or 'token new' or 'workspace new' or 'project new'?",
+            "Did you mean 'keys new' or 'workspace new' or 'project new' or 'token new'?",
         ),
         (["verify", "x", "--trust-rot", "y"], "--trust-root"),
         (["keys"], "Missing command"),
@@ -161,6 +161,29 @@ def cpu_ticks(pid: int) -> int:
     """User and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["govray", "adap"], ["adapter"]),
+        (["govray", "adapter", "remove", "--k"], ["--key"]),
+        (["govray", "experiments", "show", "s-"], []),  # no service is named
+    ],
+)
+def test_bash_completes_a_line(words: list[str], found: list[str]) -> None:
+    line = f'''eval "$(govray completion bash)"; COMP_WORDS=("$@") COMP_CWORD={len(words) - 1}
+        _govray_completion govray; echo "${{COMPREPLY[@]}}"'''
+    scripts = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "GOVRAY_SERVER": ""}
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.split(), done.stderr) == (found, "")
 
 
 def test_interrupted() -> None:

@@ -76,6 +76,25 @@ def test_a_file_is_submitted(run: Run, address: str, config: Path, service: Serv
     assert "only what is" in run("--server", address, "experiments", "stop", made["id"], code=1).err
 
 
+def test_an_id_is_completed_by_the_service_that_the_line_names(
+    run: Run,
+    address: str,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from govray.cli import main
+
+    made = run("--server", address, "train", config, "--json").json["id"]
+    monkeypatch.setenv("_GOVRAY_COMPLETE", "complete_bash")
+    for begun, found in ((made[:6], made), ("nothing-", "")):
+        words = ["govray", "--server", address, "experiments", "show", begun]
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+        monkeypatch.setenv("COMP_CWORD", "5")
+        assert main([]) == 0
+        assert capsys.readouterr().out.strip() == found
+
+
 def test_it_follows_until_the_end(
     address: str, config: Path, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
