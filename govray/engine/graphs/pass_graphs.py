@@ -2,8 +2,8 @@
 
 A pass of few rows keeps a GPU busy for less time than the host needs to start its kernels. A graph
 holds them, and the tensors that they read and write. Passes are of one kind if they start the same
-kernels: of one loss function, and of the same routes, each with equally many rows of one shape. Of
-a kind
+kernels. They have one loss function and the same routes, each with equally many rows of one shape.
+Of a kind
 
 1. the first pass runs as ever, which also lets libraries settle;
 2. the second is captured, as if of another step and of rows of zeros. Then it runs both ways: by
