@@ -316,6 +316,7 @@ def _resume_carried(
 
     from govray.train.checkpoint.storage import recorded_url
     from govray.train.driver.trainer import from_experiment
+    from govray.train.inputs.run_listing import OTHER_CODE
     from govray.train.inputs.run_record import read_record
     from govray.train.state.carried_inputs import carried_inputs
     from govray.train.validation.validation_data import carried_validation
@@ -328,7 +329,11 @@ def _resume_carried(
             do="Get the root from its owner, not with the run",
         )
     shared = carried_inputs(
-        run, user_files.read(path), revocations, submission=submission, other_code=other_code
+        run,
+        user_files.read(path),
+        revocations,
+        submission=submission,
+        allowed=OTHER_CODE if other_code else frozenset(),
     )
     record = read_record(run)
     if experiment.validation is not None:

@@ -68,6 +68,8 @@ class Claim:
         record: Of a run that goes on; None of a new one.
         register: Where the attestor learns of the run, if there is one.
         attested: The run's folder, if this submission's run is attested already.
+        allowed: What may have changed since the run began. Nobody can allow it to a trial, nor to a
+            run whose code an attestor registered.
     """
 
     run_id: str
@@ -75,6 +77,7 @@ class Claim:
     record: RunRecord | None
     register: RegisterPosts | None
     attested: Place | None
+    allowed: run_listing.Allowed
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,10 @@ def claimed(request: RunRequest) -> Claim:
         attested = place(request.resume).resolve()  # its job was started once more
         if register is not None:
             register.ended()
-    return Claim(run_id, submission, record, register, attested)
+    trial = shared is not None and shared.carried is None
+    said = run_listing.OTHER_CODE if request.other_code else frozenset()
+    allowed = None if trial or register else said
+    return Claim(run_id, submission, record, register, attested, allowed)
 
 
 def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
@@ -159,13 +165,9 @@ def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
             refuse_nowhere(request.scaling_config, excluded)
     if record and shared:
         shared.refuse_changes(record)
+        run_listing.refuse_other_code(record, claim.allowed)
     elif record:
-        run_listing.refuse_changes(
-            record,
-            request.input_files,
-            where=f"run {record.run_id}",
-            other_code=request.other_code,
-        )
+        run_listing.refuse_changes(record, request.input_files, claim.allowed)
     # What a run began with was valid then; what has ended since, its steps find out.
     started = record.started if record else instant()
     key = cache(request.signer)

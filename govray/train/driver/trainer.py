@@ -115,7 +115,7 @@ class GovernedTrainer(RunRequest):
         with hold(folder, alone=alone) as driver, Told(self.callbacks) as told:
             storage.choose(folder, self.checkpoint_storage)
             if record:
-                run_listing.refuse_other_run(record, plan.made, other_code=self.other_code)
+                run_listing.refuse_other_run(record, plan.made, claim.allowed)
                 record = _under_its_code(record, plan.made, folder)
             elif (folder / "record" / "run.json").is_file():
                 raise Driven(

@@ -34,6 +34,11 @@ State = Literal[
 
 _GOVRAY = "govray's own code"
 _SOURCE = "code of the model or loop"
+OTHER_CODE = frozenset({_GOVRAY, _SOURCE})
+"""What may have changed where ``--other-code`` is said."""
+
+Allowed = frozenset[str] | None
+"""The changes that are allowed; None where nobody can allow any."""
 
 Ended = Literal["killed", "stopped", "failed"]
 
@@ -285,26 +290,23 @@ def _other_code(record: RunRecord) -> list[str]:
     return [_GOVRAY] if record.environment.code_digest != code_digest() else []
 
 
-def refuse_changes(
-    record: RunRecord, files: InputFiles, *, where: str, other_code: bool = False
-) -> None:
-    """Refuse to resume a run with inputs other than those it began with.
-    ``other_code``: it may go on under another govray."""
-    names = changed(record, files)
-    _refuse([each for each in names if not (other_code and each == _GOVRAY)], where)
+def refuse_changes(record: RunRecord, files: InputFiles, allowed: Allowed) -> None:
+    """Refuse to resume a run with inputs other than those it began with."""
+    _refuse(record, changed(record, files), allowed)
 
 
-def refuse_other_code(record: RunRecord, *, where: str) -> None:
+def refuse_other_code(record: RunRecord, allowed: Allowed) -> None:
     """Refuse to resume a run under another govray than the one that began it."""
-    _refuse(_other_code(record), where)
+    _refuse(record, _other_code(record), allowed)
 
 
-def _refuse(names: Sequence[str], where: str) -> None:
-    if names:
+def _refuse(record: RunRecord, found: Sequence[str], allowed: Allowed) -> None:
+    if names := [each for each in found if each not in (allowed or ())]:
         do = "Restore what it began with, or start a new run with --new"
-        if {_GOVRAY, _SOURCE} >= {*names}:
+        if allowed is not None and {*names} <= OTHER_CODE:
             do += "; `govray runs resume --other-code` goes on, and its model says so"
-        raise Refused(f"changed since the run began: {', '.join(names)}", where=where, do=do)
+        what = f"changed since the run began: {', '.join(names)}"
+        raise Refused(what, where=f"run {record.run_id}", do=do)
 
 
 def same_code(record: RunRecord, made: RunRecord) -> bool:
@@ -348,15 +350,14 @@ def refuse_other_submission(record: RunRecord, submission: Submission | None) ->
     )
 
 
-def refuse_other_run(record: RunRecord, made: RunRecord, *, other_code: bool = False) -> None:
+def refuse_other_run(record: RunRecord, made: RunRecord, allowed: Allowed) -> None:
     """Refuse to resume a run whose plan, model or data would differ today.
-    ``made``: what a run that began now would record. ``other_code``: as of `refuse_changes`."""
+    ``made``: what a run that began now would record."""
     then, now = (_comparable(each) for each in (record, made))
     names = [name for name in then if then[name] != now[name]]
-    names = [each for each in names if not (other_code and each == _SOURCE)]
     if record.ema != made.ema:
         names.append("the average of the weights")
-    _refuse(names, f"run {record.run_id}")
+    _refuse(record, names, allowed)
 
 
 def _comparable(record: RunRecord) -> dict[str, object]:

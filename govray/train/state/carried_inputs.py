@@ -29,7 +29,7 @@ from govray.storage.place import Place
 from govray.train.checkpoint import commit_folder
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.revocation_feed import kept_lists, read_lists
-from govray.train.inputs.run_listing import refuse_other_code
+from govray.train.inputs.run_listing import Allowed, refuse_other_code
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.inputs.verified_inputs import Inputs
@@ -44,7 +44,7 @@ def carried_inputs(
     revocations: Sequence[Place] = (),
     *,
     submission: Submission | None = None,
-    other_code: bool = False,
+    allowed: Allowed = frozenset(),
 ) -> Shared:
     """The inputs of the run in this folder, verified under a trust root that is not in it.
 
@@ -52,7 +52,7 @@ def carried_inputs(
         run: The run's folder, or its copy.
         root: Envelope of the trust root, from elsewhere.
         revocations: Today's lists, if the run follows any; workers read the files again.
-        other_code: The run may go on under another govray than its own.
+        allowed: What may have changed since the run began.
 
     Raises:
         UsageError: The run follows revocation lists, and none is given.
@@ -81,8 +81,7 @@ def carried_inputs(
             where=f"run {record.run_id}",
             do="Give the root under which it began, as its owner has it: not the one in the run",
         )
-    if not other_code:
-        refuse_other_code(record, where=f"run {record.run_id}")
+    refuse_other_code(record, allowed)
     at = record.started
     trust = TrustState.load(root, at=at, delegations=record.delegations)
     policy = verify_policy(trust, record.policy, at=at)

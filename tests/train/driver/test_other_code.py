@@ -20,6 +20,7 @@ from govray.train.inputs.run_listing import earlier_code
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import environment_probe, events, stop_request
+from govray.train.run_folder.clock import instant
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
@@ -93,6 +94,18 @@ def test_it_is_refused_unless_it_is_said_and_then_the_model_says_so(
     assert replay(run, steps=(AT, STEPS)).identical
     with pytest.raises(CouldNotCheck, match="the code changed since the run"):
         replay(run, steps=(0, AT))
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_a_trial_of_a_search_is_refused_and_nothing_is_offered(
+    here: Deployment, under: Callable[[str], None], said: bool
+) -> None:
+    shared = from_experiment(file_of(here)).share(instant())
+    run = stopped(here, shared=shared)
+    under(OTHER)
+    with pytest.raises(Refused, match="govray's own code") as error:
+        from_experiment(file_of(here), resume=run, shared=shared, other_code=said).train()
+    assert "--other-code" not in str(error.value)
 
 
 def test_a_run_of_one_code_says_nothing_and_replays_whole(here: Deployment) -> None:

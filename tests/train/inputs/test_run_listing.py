@@ -150,7 +150,7 @@ def test_inputs_that_changed_are_named(record: RunRecord, here: Deployment, tmp_
     shutil.rmtree(corpora / "acme")
     with pytest.raises(Refused, match=f"policy {policy}, credential acme"):
         run_listing.refuse_changes(
-            record, replace(files, policy=policy, corpora=corpora), where="run x"
+            record, replace(files, policy=policy, corpora=corpora), frozenset()
         )
     with pytest.raises(UsageError, match="no trust root"):
         run_listing.changed(record, replace(files, trust_root=tmp_path / "none.json"))
