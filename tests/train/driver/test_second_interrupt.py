@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from govray.errors import Refused, Stopped
 from govray.train.driver import attempts
 from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.run_folder.stop_request import Patience
+from govray.tune import search
 
 
 class Training:
@@ -65,6 +67,24 @@ def test_a_run_that_does_not_give_way_in_time_ends_without_a_commit(tmp_path: Pa
     asked, ended = events.read(tmp_path)
     assert asked.text == "stop requested by SIGINT"
     assert ended.text == "killed by preemption_timeout_s, 0.2 s after SIGINT"
+
+
+def test_so_does_a_search_with_all_its_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
+    monkeypatch.setattr(search, "_runs", lambda record: [tmp_path])
+    monkeypatch.setattr(search, "driving", lambda run: True)
+    over = threading.Event()
+    stands: Any = SimpleNamespace(look=lambda: None)
+    training: Any = Training(tmp_path, signals=2, sent=1)
+    training.interrupted = over
+    with pytest.raises(Stopped, match=r"before it had committed, by .*0.2 s after SIGINT"):
+        search._fit(training, stands, stands, stands, stands, Patience(0.2))
+    over.set()
+    assert stands.closed
+    with pytest.raises(Refused, match="taken over"):
+        fence.check()
 
 
 def test_the_first_leaves_it_its_step(tmp_path: Path) -> None:
