@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
 from govray.cli.told import Before, Limit, RunId, Since, between
+from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
@@ -143,11 +145,17 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
     ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Write each log, all of it, to a new folder."),
+    ] = None,
 ) -> None:
     """Show the end of each worker's output, as the service has it.
 
     With --search all lines that have TEXT, and the whole of each log is searched.
     """
+    if into is not None and (follow or search):
+        raise UsageError("--into writes whole logs", do="Leave --follow and --search out")
     client = service()
     runs = client.runs
     names = [each["name"] for each in runs.logs(run)["items"]]
@@ -155,6 +163,9 @@ def logs(
         # ``rank-R-A.log``, of attempt A.
         attempts = {name: int(name.split("-")[2][:-4]) for name in names if name[0] == "r"}
         names = [name for name, each in attempts.items() if each == max(attempts.values())]
+    if into is not None:
+        _write(runs, run, names, into)
+        return
     tails: dict[str, list[str]] = {name: [] for name in names}
     at: dict[str, int | None] = dict.fromkeys(names, 0 if search else None)
     if not names:
@@ -184,6 +195,21 @@ def download(run: RunId, into: Into) -> None:
     runs = service().runs
     done = with_bar(lambda told: runs.download_evidence(run, into=into, told=told))
     tell(f"the evidence of {run}", done, run=run)
+
+
+def _write(runs: Runs, run: str, names: list[str], into: Path) -> None:
+    """Write whole logs to a new folder."""
+    try:
+        into.mkdir(parents=True)
+    except FileExistsError:
+        do = "Give the name of a new folder"
+        raise UsageError("it is there already", where=f"--into {into}", do=do) from None
+    for name in names:
+        if Path(name).name != name:
+            raise Malformed(f"a log has the name {name!r}", where=f"run {run}")
+        (into / name).write_bytes(runs.log_text(run, name))
+    report({"run": run, "folder": str(into), "files": names})
+    line(f"Wrote {len(names)} logs of {run} to {into}", style="bold")
 
 
 def _goes_on(client: Client, run: str) -> bool:

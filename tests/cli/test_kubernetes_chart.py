@@ -26,6 +26,7 @@ from govray.platform.attestor.settings import read_settings
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_job import Pods, Tenant, ray_job
 from govray.platform.queue.settings import read_queue
+from govray.platform.service.identity.adapter_rights import read_rights
 from govray.platform.store.tables import QueueEntry
 from tests.support.chart import CHART, DIGEST, EVERYTHING, PLATFORM, VALUES, rendered
 from tests.support.operator_rules import (
@@ -436,6 +437,7 @@ def test_what_the_chart_writes_is_what_queue_and_attestor_read(
     assert queue.limits.pools == {name: pool["nodes"] for name, pool in VALUES["pools"].items()}
     attestor = read_settings(tmp_path / "attestor.yaml")
     assert queue.attestor.url == f"https://govray-attestor.ml.svc:{attestor.port}"
+    assert read_rights(tmp_path / "rights.yaml").adapters["acme-notes"].roles == ("engineer",)
     # Jobs trust whom the queue trusts, and have the folder of runs.
     assert "SSL_CERT_FILE" in str(queue.kubernetes.container["env"])
     assert {each["name"] for each in queue.kubernetes.pod["volumes"]} == {
@@ -444,6 +446,12 @@ def test_what_the_chart_writes_is_what_queue_and_attestor_read(
     # No job has a number of service, queue or attestor, nor the image's.
     users = {pods.spec["securityContext"]["runAsUser"] for _, pods, _ in parts(platform)}
     assert users == {1001, 1002}
+    [serve] = [each["command"] for name, _, each in parts(platform) if name == "serve"]
+    assert serve[serve.index("--rights") + 1] == "/etc/govray/rights.yaml"
+    assert "--presigned" in serve
+    plain = {**PLATFORM, "platform": {"enabled": True, "trustRoot": "{}"}}
+    [serve] = [each["command"] for name, _, each in parts(rendered(plain)) if name == "serve"]
+    assert not {"--rights", "--presigned"} & {*serve}
 
 
 @pytest.mark.parametrize(

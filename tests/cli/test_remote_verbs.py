@@ -221,6 +221,11 @@ def test_an_experiment_is_forked_and_its_run_followed(
     assert run(*here, "runs", "logs", "run-c", "-n", "1", "-f").out == "rank-0-1.log\n  two\n"
     found = run(*here, "runs", "logs", "run-c", "--search", "two", "-n", "1", "--json").json
     assert found == [{"name": "rank-0-1.log", "tail": ["TWO", "two"]}]
+    whole = (*here, "runs", "logs", "run-c", "--into", tmp_path / "whole")
+    assert run(*whole, "--json").json["files"] == ["rank-0-1.log"]
+    assert (tmp_path / "whole" / "rank-0-1.log").read_text() == "one\nTWO\nthree\ntwo\n"
+    assert "it is there already" in run(*whole, code=2).err
+    assert "Leave --follow" in run(*whole, "-f", code=2).err
     assert run(*here, "experiments", "show", first, "--json").json["runs"] == ["run-c"]
     assert "This is an experiment" in run(*here, "runs", "show", first, code=2).err
     assert f"of the experiment {first}" in run(*here, "experiments", "stop", "run-c", code=2).err

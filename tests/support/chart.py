@@ -27,7 +27,13 @@ EVERYTHING = {
 PLATFORM: dict[str, Any] = {
     **EVERYTHING,
     "service": {"host": "govray.example.com"},
-    "platform": {"enabled": True, "trustRoot": "{}", "authority": "-----BEGIN CERTIFICATE-----"},
+    "platform": {
+        "enabled": True,
+        "trustRoot": "{}",
+        "authority": "-----BEGIN CERTIFICATE-----",
+        "rights": "adapters: {acme-notes: {roles: [engineer]}}",
+        "presigned": True,
+    },
     "projects": {
         "research": {"namespace": "ml-research", "user": 20001},
         "product": {"namespace": "ml-product", "user": 20002},

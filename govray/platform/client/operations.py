@@ -178,6 +178,7 @@ class Runs(Namespace):
     deletion = Call("GET", "/v1/deletions/{run}", Deletion)
     logs = Call("GET", "/v1/runs/{run}/logs", Json)
     log = Call("GET", "/v1/runs/{run}/logs/{name}", Json)
+    log_text = Call("GET", "/v1/runs/{run}/logs/{name}/text", bytes)
     checkpoint_files = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files", StoredFiles)
     checkpoint_file = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files/{path}", bytes)
 

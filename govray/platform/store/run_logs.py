@@ -22,6 +22,8 @@ NAME = r"^(driver-[0-9]{1,9}|rank-[0-9]{1,9}-[0-9]{1,9})\.log$"
 MOST_LOGS = 1000
 MOST_BYTES = 1 << 20
 """Of what one answer is made of."""
+MOST_WHOLE = 64 << 20
+"""Of what is read of a whole log; one that govray writes has a quarter."""
 MOST_SEARCHED = 8 << 20
 """Bytes that one search reads; the next goes on behind them."""
 
@@ -82,26 +84,47 @@ def read(
             the beginning.
         search: Only lines that have this text. Upper and lower case are the same.
     """
-    if not _NAME.fullmatch(name):
-        return None
     try:
-        folder = place(run_folder)
-        if isinstance(folder, Path):
-            with _folder(folder) as held, _file(name, held) as (descriptor, size):
-                return _part(
-                    lambda at, count: os.pread(descriptor, count, at), size, start, most, search
-                )
-        target = folder / FOLDER / name
-        size = target.stat().st_size
-        return _part(
-            lambda at, count: bytes(target.read_range(at, min(at + count, size))),
-            size,
-            start,
-            most,
-            search,
-        )
+        with _log(run_folder, name) as (log, size):
+            return _part(log, size, start, most, search)
     except (OSError, ValueError):
         return None
+
+
+def whole(run_folder: str, name: str) -> Iterator[bytes] | None:
+    """All that a log has at this moment, piece by piece; None if there is no such log.
+    Nothing is open between two pieces."""
+    try:
+        with _log(run_folder, name) as (_, size):
+            return _pieces(run_folder, name, min(size, MOST_WHOLE))
+    except (OSError, ValueError):
+        return None
+
+
+def _pieces(run_folder: str, name: str, size: int) -> Iterator[bytes]:
+    at = 0
+    while at < size:
+        with _log(run_folder, name) as (log, _):
+            piece = log(at, min(MOST_BYTES, size - at))
+        if not piece:
+            return  # it was shortened
+        at += len(piece)
+        yield piece
+
+
+@contextmanager
+def _log(run_folder: str, name: str) -> Iterator[tuple[Read, int]]:
+    """A log, open, and its size. Raises ``OSError`` or ``ValueError``: there is no such log."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(name)
+    folder = place(run_folder)
+    if isinstance(folder, Path):
+        with _folder(folder) as held, _file(name, held) as (descriptor, size):
+            yield lambda at, count: os.pread(descriptor, count, at), size
+        return
+    target = folder / FOLDER / name
+    size = target.stat().st_size
+    yield lambda at, count: bytes(target.read_range(at, min(at + count, size))), size
 
 
 def _part(read: Read, size: int, start: int | None, most: int, search: str) -> LogPart:

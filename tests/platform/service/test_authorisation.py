@@ -190,6 +190,12 @@ CASES = [
         ok=(404,),
     ),
     get(
+        "/v1/runs/{run}/logs/{name}/text",
+        STAFF,
+        "/v1/runs/done/logs/rank-0-1.log/text",
+        ok=(404,),
+    ),
+    get(
         "/v1/runs/{run}/logs/{name}/stream",
         STAFF,
         "/v1/runs/done/logs/rank-0-1.log/stream",

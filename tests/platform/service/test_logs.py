@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 from sqlmodel import Session
 
 from govray.platform.service.routes import logs
+from govray.platform.store import run_logs
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState, RunState
 from tests.support.happened import experiment, run_row
@@ -73,6 +75,16 @@ def test_a_log_is_read_from_its_end_or_on_from_a_byte(client: TestClient) -> Non
     assert client.get(path, params={"search": "x" * 201}).status_code == 422
 
 
+def test_a_whole_log_is_a_file(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_logs, "MOST_BYTES", 1000)  # so it takes many pieces
+    got = client.get("/v1/runs/done/logs/rank-0-1.log/text")
+    assert got.text == "".join(f"step {n}\n" for n in range(3000))
+    assert got.headers["content-type"] == "text/plain; charset=utf-8"
+    assert got.headers["content-disposition"] == 'attachment; filename="done-rank-0-1.log"'
+    assert client.get("/v1/runs/gone/logs/rank-0-1.log/text").status_code == 404
+    assert client.get("/v1/runs/done/logs/store.db/text").status_code == 422
+
+
 def test_a_log_is_followed_to_the_end(
     client: TestClient, people: Service, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +103,8 @@ def test_a_log_is_followed_to_the_end(
 def test_the_page_reads_without_a_script(client: TestClient) -> None:
     page = client.get("/runs/done/logs").text
     assert "step 2999" in page
+    [whole] = re.findall(r'href="([^"]*/text)"', page)
+    assert client.get(whole).text.startswith("step 0\nstep 1\n")
     assert "step 2499" not in page  # the last 500
     assert "logs.js" not in page
     page = client.get("/runs/done/logs", params={"name": "rank-0-1.log", "from": "0"}).text

@@ -12,7 +12,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 from sqlalchemy import Engine
@@ -22,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.routes.downloads import attached
 from govray.platform.service.routes.live_metrics import MAX_SECONDS, slot
 from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.readers import RUN_READERS
@@ -127,6 +129,25 @@ def read(
     part = part_of(session, known, name, search=search, start=start, lines=lines)
     lines_ = [Line.model_validate(each) for each in part.lines]
     return Part(name=name, size=part.size, begin=part.begin, next=part.next, lines=lines_)
+
+
+@router.get(
+    "/runs/{run}/logs/{name}/text",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The whole log, as it is now.",
+            "content": {"text/plain": {"example": "step 0\n"}},
+        }
+    },
+)
+def text(known: KnownRun, name: LogName, session: SessionDep) -> StreamingResponse:
+    """A whole log as a file. For staff."""
+    found = run_logs.whole(folder_of(session, known), name)
+    if found is None:
+        raise not_found("log", name, "See the list of the run's logs")
+    headers = attached(f"{known.id}-{name}")
+    return StreamingResponse(found, media_type="text/plain; charset=utf-8", headers=headers)
 
 
 @router.get(
