@@ -121,13 +121,14 @@ def elsewhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]
 
 
 def refuse_nowhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]) -> None:
-    """Refuse workers that no node may hold any more. An autoscaler may still bring others.
+    """Refuse workers that no node may hold any more. An autoscaler may still bring others, and
+    before Ray has started nothing is known.
 
     Raises:
         GovrayError: The nodes that are left have too little room.
     """
     gang, labels = gang_of(scaling), labels_of(scaling)
-    if not gang or not excluded or autoscales():
+    if not gang or not excluded or not ray.is_initialized() or autoscales():
         return
     left = [node for node in nodes_alive(labels) if node["NodeID"] not in excluded]
     assert scaling is not None

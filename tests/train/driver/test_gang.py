@@ -133,6 +133,7 @@ def test_workers_go_to_none_of_the_excluded_nodes(monkeypatch: pytest.MonkeyPatc
         return {"NodeID": name, "Alive": alive, "Resources": {"CPU": 4.0}}
 
     monkeypatch.setattr(ray, "nodes", lambda: [node("a"), node("b"), node("c", alive=False)])
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
     autoscaled = False
     monkeypatch.setattr(gang, "autoscales", lambda: autoscaled)
     assert elsewhere(scaling(2), []) == {}

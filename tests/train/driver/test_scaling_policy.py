@@ -24,6 +24,7 @@ from govray.train.driver.ray_cluster import START_TIMEOUT_S
 from govray.train.driver.scaling_policy import PATIENCE_S, Elastic, workers_beside_a_reader
 from govray.train.experiment.resources import Resources
 from govray.train.run_folder import events, resize_request
+from govray.train.run_folder.clock import now
 from tests.support.tree import ROOT
 
 
@@ -140,6 +141,45 @@ def test_healthy_workers_are_exchanged_once_they_have_committed(
     policy.room = 1
     assert isinstance(decide(), NoopDecision)
     assert not resize_request.asked(tmp_path)
+
+
+class OnTwoNodes(Elastic):
+    """Elastic, of a cluster whose nodes a and b hold two workers and one."""
+
+    def _maybe_send_resource_request(self) -> None: ...
+
+    def _get_reserved_resources(self) -> Any:
+        return {"a": {"CPU": 2.5}, "b": {"CPU": 1.5}}
+
+
+def test_only_the_next_attempt_counts_on_no_excluded_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [{"NodeID": "a", "Resources": {"CPU": 2.5}}, {"NodeID": "b", "Resources": {"CPU": 1.5}}]
+    monkeypatch.setattr(scaling_policy, "nodes_alive", lambda: nodes)
+    monkeypatch.setattr(scaling_policy, "_answers", lambda node: True)
+    scaling = ScalingConfig(
+        num_workers=(1, 3),
+        resources_per_worker={"CPU": 1.0},
+        elastic_resize_monitor_interval_s=0,
+    )
+    policy = OnTwoNodes(scaling, tmp_path)
+
+    def started() -> int:
+        decision = policy.make_decision_for_non_running_worker_group()
+        assert isinstance(decision, ResizeDecision)
+        return decision.num_workers
+
+    assert started() == 3
+    matched = events.LogMatched(
+        at=now(), log="rank-0-1.log", pattern="disk", action="exclude_node", line="disk", node="a"
+    )
+    events.append(tmp_path, matched)
+    running = SimpleNamespace(num_workers=3, start_time=0.0)
+    decision = policy.make_decision_for_running_worker_group(running, None)
+    assert isinstance(decision, NoopDecision)
+    assert not resize_request.asked(tmp_path)
+    assert started() == 1
 
 
 def test_no_worker_is_started_while_a_node_does_not_answer(
