@@ -10,7 +10,8 @@ import typer
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
 from govray.cli.told import Id, acts, tell_fields, tell_rows
-from govray.cli.user_files import read_text
+from govray.cli.user_files import read_text, write
+from govray.errors import UsageError
 
 app = typer.Typer(help="Submit, list and open notebooks, shells and programs on the cluster.")
 
@@ -52,6 +53,28 @@ def submit(
 ) -> None:
     """Submit a task file: it waits in the queue, as a run does."""
     tell(service().tasks.submit(name=name, config=read_text(file), project=project, pool=pool))
+
+
+@app.command()
+def files(
+    id: Id,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The file to write it to.")
+    ] = None,
+) -> None:
+    """List what a task keeps, such as output.log, or write one of its files to FILE."""
+    tasks = service().tasks
+    if (name is None) != (out is None):
+        raise UsageError("a NAME needs --out, and --out a NAME", where="task files")
+    if name is None or out is None:
+        columns = {"file": "name", "bytes": "bytes"}
+        tell_rows(tasks.files(id)["items"], columns, "The task keeps nothing yet")
+        return
+    data = tasks.file(id, name)
+    write(out, data, replace=False)
+    report({"file": str(out), "bytes": len(data)})
+    line(f"Wrote {out}  ({len(data)} bytes)")
 
 
 @app.command("open")

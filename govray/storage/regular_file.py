@@ -37,19 +37,31 @@ def open_below(root: Path, name: str) -> BinaryIO:
 
     Part by part, each in the open folder before it: nobody can exchange one for a link meanwhile.
     Raises ``OSError``: as `open_regular`; or a part is a link."""
-    *folders, last = name.split("/")
+    held = _below(root, name, os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(held).st_mode):
+        os.close(held)
+        raise OSError(errno.ENXIO, "it is no regular file", name)
+    return os.fdopen(held, "rb")
+
+
+def folder_below(root: Path, name: str) -> int:
+    """The folder ``name`` of a folder, opened as `open_below` opens a file."""
+    return _below(root, name, os.O_DIRECTORY)
+
+
+def _below(root: Path, name: str, last: int) -> int:
+    """``last``: flags of the last part."""
+    *folders, file = name.split("/")
     held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for flags, part in [*((os.O_DIRECTORY, each) for each in folders), (os.O_NONBLOCK, last)]:
+        for flags, part in [*((os.O_DIRECTORY, each) for each in folders), (last, file)]:
             child = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=held)
             os.close(held)
             held = child
-        if not stat.S_ISREG(os.fstat(held).st_mode):
-            raise OSError(errno.ENXIO, "it is no regular file", name)
     except BaseException:
         os.close(held)
         raise
-    return os.fdopen(held, "rb")
+    return held
 
 
 def read_regular(path: Place, limit: int = MOST) -> bytes:

@@ -137,7 +137,7 @@ class Service(Namespace):
     sign_in = Call("GET", "/v1/sign-in", Json)
     metrics = Call("GET", "/metrics", str)
     audit = Pages("/v1/audit", Json)
-    usage = Call("GET", "/v1/usage", Json)
+    usage = Pages("/v1/usage", Json)
     usage_csv = Call("GET", "/v1/usage.csv", str)
     alerts = Pages("/v1/alerts", Json)
 
@@ -365,6 +365,8 @@ class Tasks(Namespace):
     submit = Call("POST", "/v1/tasks", Json)
     get = Call("GET", "/v1/tasks/{task}", Json)
     open = Call("POST", "/v1/tasks/{task}:open", Json)
+    files = Call("GET", "/v1/tasks/{task}/files", Json)
+    file = Call("GET", "/v1/tasks/{task}/files/{path}", bytes)
     stop = Call("POST", "/v1/tasks/{task}:stop", Json)
     kill = Call("POST", "/v1/tasks/{task}:kill", Json)
     resume = Call("POST", "/v1/tasks/{task}:resume", Json)

@@ -17,11 +17,9 @@ from threading import Event, Thread
 from govray.errors import Stopped, UsageError
 from govray.platform.tasks.endpoint import task_folder
 from govray.platform.tasks.jupyter import without_secrets
-from govray.platform.tasks.kept_files import LARGEST, KeptFiles
+from govray.platform.tasks.kept_files import LARGEST, OUTPUT, KeptFiles
 from govray.printable import lines
 from govray.storage.place import Place
-
-OUTPUT = "output.log"
 
 GRACE_SECONDS = 30.0
 """How long a program may take to end after SIGTERM."""

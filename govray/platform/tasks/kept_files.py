@@ -16,6 +16,8 @@ from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 
 FILES = "files"
+OUTPUT = "output.log"
+"""What a program writes."""
 
 LARGEST = 256 * 1024 * 1024
 """Bytes of a file that is sent to a bucket."""

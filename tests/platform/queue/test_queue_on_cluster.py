@@ -29,7 +29,7 @@ from govray.platform.store.run_owners import run_name
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.endpoint import task_folder
-from govray.platform.tasks.finite_task import OUTPUT
+from govray.platform.tasks.kept_files import OUTPUT
 from govray.train.checkpoint import commit_folder
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now

@@ -18,7 +18,7 @@ from playwright.sync_api import expect
 
 from govray.cli.init import copy
 from govray.platform.tasks.endpoint import task_folder
-from govray.platform.tasks.finite_task import OUTPUT
+from govray.platform.tasks.kept_files import OUTPUT
 from tests.support.chromium import browser
 from tests.support.forked_workers import Forked
 from tests.support.process import COMMAND, serving

@@ -415,6 +415,8 @@ CASES = [
         ok=(201,),
     ),
     get("/v1/tasks/{task}", STAFF, "/v1/tasks/s-none", ok=(404,)),
+    get("/v1/tasks/{task}/files", STAFF, "/v1/tasks/s-none/files", ok=(404,)),
+    get("/v1/tasks/{task}/files/{path}", STAFF, "/v1/tasks/s-none/files/output.log", ok=(404,)),
     *(
         Case("POST", f"/v1/tasks/{{task}}:{verb}", WRITERS, f"/v1/tasks/s-none:{verb}", ok=(404,))
         for verb in ("open", "stop", "kill", "archive", "unarchive", "resume")

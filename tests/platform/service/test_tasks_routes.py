@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from govray.platform.service.visible import visible_runs
 from govray.platform.store.queue_entries import waiting
 from govray.platform.store.tables import AuditEntry, QueueEntry
 from govray.platform.tasks.endpoint import Endpoint, register
+from govray.platform.tasks.kept_files import OUTPUT
 from tests.support.people import Service
 from tests.support.shown_task import AT, entry, serving_tasks
 
@@ -97,6 +99,42 @@ def test_its_owner_and_an_admin_open_it_and_nobody_else(shown: Service) -> None:
         ).one()
     assert (found.user, found.detail["owner"]) == ("admin", "somebody")
     assert answer["url"].removeprefix(start) not in repr(found)
+
+
+def test_what_it_keeps_is_for_who_may_open_it(shown: Service) -> None:
+    storage: Path = shown.app.state.settings.storage
+    task = entry(shown.engine, kind="command")
+    engineer, path = shown.client("engineer"), f"/v1/tasks/{task}/files"
+    assert engineer.get(path).json() == {"items": []}
+    folder = storage / "tasks" / task / "files"
+    (folder / "deep").mkdir(parents=True)
+    (folder / OUTPUT).write_text("<b>step 1</b>\nstep 2\n")
+    (folder / "deep/a b.txt").write_text("kept")
+    (outside := storage.parent / f"{task}.txt").write_text("another's")
+    (folder / "link.txt").symlink_to(outside)
+    (folder / "beyond").symlink_to(storage.parent)
+    listed = engineer.get(path).json()["items"]
+    assert [(each["name"], each["bytes"]) for each in listed] == [
+        ("deep/a b.txt", "4"),
+        (OUTPUT, str((folder / OUTPUT).stat().st_size)),
+    ]
+    answer = engineer.get(f"{path}/deep/a b.txt", headers={"Range": "bytes=1-"})
+    assert (answer.status_code, answer.text) == (206, "ept")
+    assert answer.headers["content-disposition"] == "attachment"
+    assert (folder / "link.txt").read_text() == "another's"  # the control
+    for name, status in (("none", 404), ("..%2F..%2Fx", 404), ("link.txt", 409)):
+        assert engineer.get(f"{path}/{name}").status_code == status, name
+    assert engineer.get(f"{path}/beyond/{task}.txt").status_code == 409
+    for kind, status in (("auditor", 403), ("other supplier", 403), ("admin", 200)):
+        assert shown.client(kind).get(f"{path}/{OUTPUT}").status_code == status, kind
+    page = shown.client("engineer", accept="text/html").get(f"/tasks/{task}").text
+    assert "&lt;b&gt;step 1" in page
+    assert f'href="/v1/tasks/{task}/files/deep/a%20b.txt"' in page
+    assert "step 2" not in shown.client("auditor", accept="text/html").get(f"/tasks/{task}").text
+    (folder / OUTPUT).unlink()
+    shutil.rmtree(folder)
+    folder.symlink_to(storage.parent)
+    assert engineer.get(path).status_code == 409
 
 
 @pytest.fixture(scope="module")

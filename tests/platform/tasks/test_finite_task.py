@@ -9,8 +9,9 @@ from threading import Event, Timer
 import pytest
 
 from govray.errors import Stopped, UsageError
-from govray.platform.tasks.finite_task import OUTPUT, run_command
+from govray.platform.tasks.finite_task import run_command
 from govray.platform.tasks.jupyter import without_secrets
+from govray.platform.tasks.kept_files import OUTPUT
 from govray.platform.tasks.task_file import CommandTask, NotebookTask, read_task
 
 

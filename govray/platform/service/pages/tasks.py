@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from govray.platform.service.pages.queue import LISTED, allows, standing
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
+from govray.platform.service.visible.task_files import kept_files, output_end
 from govray.platform.service.visible.visible_runs import entries
 from govray.platform.store import queue_entries
 from govray.platform.store.states import ExperimentState
@@ -120,7 +122,13 @@ def enter(visit: VisitDep, task: str, _fields: FormDep) -> HTMLResponse:
 def of_task(
     visit: VisitDep, task: str, ask: Annotated[str, Query(max_length=16)] = ""
 ) -> HTMLResponse:
-    return render(visit, "task.html", **standing(visit, find_task(visit, task), ask))
+    row, storage = find_task(visit, task), visit.request.app.state.settings.storage
+    files, output = [], ""
+    if allows(visit, row, "open", what="tasks"):
+        with suppress(Problem):  # nothing is kept yet, or it is out of reach
+            files = kept_files(storage, row.id)
+            output = output_end(storage, row.id)
+    return render(visit, "task.html", **standing(visit, row, ask), files=files, output=output)
 
 
 @router.post("/tasks/{task}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])

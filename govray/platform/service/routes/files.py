@@ -8,6 +8,7 @@ of a file is in the audit log before it begins.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.live_metrics import Streams
 from govray.platform.service.routes.pins import Step
 from govray.platform.service.routes.runs import KnownRun
+from govray.platform.service.routes.tasks import KnownTask, check_opens
 from govray.platform.service.visible.given_files import (
     Allowed,
     GivenFile,
@@ -35,6 +37,7 @@ from govray.platform.service.visible.given_files import (
 from govray.platform.service.visible.lookup import SEE_MODELS, DigestPath, absent
 from govray.platform.service.visible.reach import is_within
 from govray.platform.service.visible.readers import RUN_READERS
+from govray.platform.service.visible.task_files import kept_files, open_kept
 from govray.platform.service.visible.visible_models import find_attestation
 from govray.platform.store import tables
 from govray.storage.bucket_path import BucketPath
@@ -84,6 +87,19 @@ class Files(Answer):
 
     items: list[File]
     whole: bool = Field(description="Whether these are all. Adapters are given by right.")
+
+
+class TaskFile(Answer):
+    """A file that a task keeps, as long as it is now."""
+
+    name: str
+    bytes: Decimal
+
+
+class TaskFiles(Answer):
+    """What a task keeps, by name."""
+
+    items: list[TaskFile]
 
 
 async def _place(request: Request, caller: CallerDep) -> AsyncIterator[None]:
@@ -139,6 +155,27 @@ def of_checkpoint(visit: VisitDep, known: KnownRun, step: Step) -> Files:
 def checkpoint_file(visit: VisitDep, known: KnownRun, step: Step, path: FilePath) -> Response:
     """One file of a checkpoint, or a range of it."""
     return _answer(visit, _checkpoint(visit, known, step), path, f"{known.id} step {step}")
+
+
+@router.get("/tasks/{task}/files", dependencies=[RUN_READERS], responses=refusing(409))
+def of_task(visit: VisitDep, row: KnownTask) -> TaskFiles:
+    """What a task keeps, the first 500 by name. For who may open it."""
+    check_opens(visit, row)
+    found = kept_files(visit.request.app.state.settings.storage, row.id)
+    return TaskFiles(items=[TaskFile(name=e.name, bytes=str(e.size)) for e in found])
+
+
+@router.get(
+    "/tasks/{task}/files/{path:path}",
+    dependencies=[RUN_READERS, *_ONE],
+    **_FILE,
+)
+def task_file(visit: VisitDep, row: KnownTask, path: FilePath) -> Response:
+    """One file of a task. It may change, so a range of it counts for one answer alone."""
+    check_opens(visit, row)
+    opened = open_kept(visit.request.app.state.settings.storage, row.id, path)
+    visit.audit.read("file read", row.id, {"file": path, "range": "all"})
+    return FileAnswer(visit.request, opened, secrets.token_hex(16))
 
 
 def _model(visit: Visit, digest: str, only: str | None = None) -> GivenFiles:

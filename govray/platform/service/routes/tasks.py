@@ -180,7 +180,7 @@ def open_task(visit: VisitDep, row: KnownTask) -> OpenedTask:
     It sets a cookie of the task's own host, and nothing of it is good for this service.
     """
     origins: TaskOrigins | None = visit.request.app.state.settings.tasks
-    acting.may_act(visit, row.project, Act(verb="open", what="tasks", owner=row.user))
+    check_opens(visit, row)
     if origins is None:
         raise refused(
             "This service shows no tasks",
@@ -198,6 +198,11 @@ def open_task(visit: VisitDep, row: KnownTask) -> OpenedTask:
     visit.session.commit()
     url = f"{origins.of(row.id)}/tasks/{row.id}/enter?ticket={secret}"
     return OpenedTask(url=url, seconds=ENTRY_SECONDS)
+
+
+def check_opens(visit: Visit, row: QueueEntry) -> None:
+    """Return if the caller may open a task, and so have what it keeps. Raises 403."""
+    acting.may_act(visit, row.project, Act(verb="open", what="tasks", owner=row.user))
 
 
 def _shown(row: QueueEntry) -> Task:

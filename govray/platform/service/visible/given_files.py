@@ -65,7 +65,7 @@ class GivenFiles:
 
     def open(self, file: GivenFile) -> RangedFile:
         """Raises 409: it is out of reach, or has another size than the manifest says."""
-        with _reaching():
+        with reaching():
             opened = open_ranged(self.root, f"{self.below}{file.name}")
         if file.size is not None and opened.size != file.size:
             opened.close()
@@ -99,7 +99,7 @@ def model_files(
         Problem: 409, the folder is out of reach, or holds another attestation.
     """
     if row.folder is None:
-        raise _out_of_reach()
+        raise out_of_reach()
     folder = place(row.folder)
     # It was followed to its end when it was indexed: a link in it came later.
     root, below = folder, ""
@@ -113,7 +113,7 @@ def model_files(
     if sealed.document.manifest_pinned_by_payload and only in (None, model_folder.MANIFEST):
         signed[model_folder.MANIFEST] = sealed.document.manifest
     for name, statement in signed.items():
-        with _reaching():
+        with reaching():
             data = _read(root, f"{below}{name}", model_folder.MAX_ENVELOPE)
         if canonical_json.sha256(Envelope.parse(data).payload) != statement:
             raise refused(
@@ -136,7 +136,7 @@ def checkpoint_files(storage: str, folder: str, step: int, allowed: Allowed) -> 
     Raises:
         Problem: 409, it is out of reach, or not what its manifest says.
     """
-    with _reaching():
+    with reaching():
         root = place(storage)
         run = root / folder
         # What the file names is the job's choice, and may be another project's.
@@ -188,7 +188,7 @@ def _read(root: Place, name: str, limit: int) -> bytes:
 
 
 @contextmanager
-def _reaching() -> Iterator[None]:
+def reaching() -> Iterator[None]:
     """What the storage refuses is told without its place. Raises 409, or 503: it fails."""
     try:
         yield
@@ -201,10 +201,10 @@ def _reaching() -> Iterator[None]:
             headers={"Retry-After": "5"},
         ) from None
     except (OSError, ValueError):
-        raise _out_of_reach() from None
+        raise out_of_reach() from None
 
 
-def _out_of_reach() -> Problem:
+def out_of_reach() -> Problem:
     return refused(
         "The files are out of this service's reach",
         "Ask who runs it whether they lie where they were indexed",
