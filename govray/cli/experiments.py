@@ -10,7 +10,7 @@ import typer
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.remote_runs import tell_marked, tell_restored
 from govray.cli.server_option import service
-from govray.cli.told import Before, Id, Limit, Since, acts, between
+from govray.cli.told import Before, Id, Limit, Since, Sort, acts, between
 
 if TYPE_CHECKING:
     from govray.platform.client.documents import Experiment
@@ -36,6 +36,7 @@ def ls(
     archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
     since: Since = None,
     before: Before = None,
+    sort: Sort = None,
     limit: Limit = 50,
 ) -> None:
     """List experiments, the latest first."""
@@ -48,6 +49,7 @@ def ls(
         tag=tag,
         pool=pool,
         archived=archived or None,
+        sort=sort,
         **between(since, before),
     )
     items = list(islice(found, limit))

@@ -14,7 +14,7 @@ from govray.cli.completion import ids
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
-from govray.cli.told import Before, Limit, RunId, Since, between
+from govray.cli.told import Before, Limit, RunId, Since, Sort, between
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -45,12 +45,13 @@ def ls(
     ] = None,
     since: Since = None,
     before: Before = None,
+    sort: Sort = None,
     limit: Limit = 50,
 ) -> None:
     """List the runs that the service has indexed, the latest first."""
     from itertools import islice
 
-    asked = {"experiment": experiment, "state": state} | between(since, before)
+    asked = {"experiment": experiment, "state": state, "sort": sort} | between(since, before)
     found = list(islice(service().runs.list(**asked), limit))
     report([each.model_dump(by_alias=True) for each in found])
     if not found:

@@ -17,6 +17,10 @@ Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Sinc
 Before = Annotated[
     str | None, typer.Option("--before", metavar="TIME", help="Before then, in UTC.")
 ]
+Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="COLUMN", help="By this, such as name; -name: backwards."),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="As ls has it.", autocompletion=ids)]
 """Of an experiment or a task."""

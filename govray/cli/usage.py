@@ -41,7 +41,7 @@ def usage(
         for row in known.usage_csv(**asked).splitlines():
             line(row)
         return
-    found = known.usage(**asked)["items"]
+    found = list(known.usage(**asked))
     report(found)
     if not found:
         line("Nothing was used yet. Runs count once they are indexed: govray store index DIR")

@@ -157,6 +157,11 @@ def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) 
     none = run("--server", address, "runs", "ls", "--before", "2020-01-01T00:00:00Z")
     assert "No run is like that" in none.out
     assert "since" in run("--server", address, "runs", "ls", "--since", "now", code=2).err
+    wrong = run("--server", address, "runs", "ls", "--sort", "colour", code=2).err
+    assert "sort: " in wrong
+    assert "openapi" not in wrong
+    by_name = run("--server", address, "runs", "ls", "--sort", "-name", "--json").json
+    assert [each["id"] for each in by_name] == ["run-b", "run-a"]
     shown = run("--server", address, "runs", "show", "run-a")
     assert "COMPLETED" in shown.out
     assert "stop: asked" in shown.out

@@ -247,6 +247,8 @@ class Connection:
             told = None
         told = told if isinstance(told, dict) else {}
         what, do = told.get("detail"), told.get("do")
+        if fields := _wrong(told.get("errors")):  # The service's advice is to read its description.
+            what, do = fields, "Mend what is named"
         if status < 400:
             what, do = "it answers with another address", "Give the address that it names"
         if status == 401:  # The service's advice is about a header, which nobody types here.
@@ -257,6 +259,16 @@ class Connection:
             where=self.server,
             do=do if isinstance(do, str) else None,
         )
+
+
+def _wrong(errors: object) -> str:
+    """What is wrong with which field of a request. Where it was in the request, nobody typed."""
+    told = [
+        f"{field.partition('.')[2] or field}: {each.get('message')}"
+        for each in (errors if isinstance(errors, list) else ())
+        if isinstance(each, dict) and isinstance(field := each.get("field"), str)
+    ]
+    return "; ".join(told)
 
 
 def opener(host: str) -> urllib.request.OpenerDirector:

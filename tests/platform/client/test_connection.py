@@ -68,7 +68,8 @@ def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> 
         ("expired", lambda c: next(c.models.list()), Refused, "expired"),
         ("auditor", lambda c: c.experiments.submit(file=FILE), Refused, "not auditor"),
         ("engineer", lambda c: c.runs.get("none"), UsageError, "no run 'none'"),
-        ("engineer", lambda c: c.experiments.submit(file="a: 1"), UsageError, "body.file"),
+        ("engineer", lambda c: c.experiments.submit(file="a: 1"), UsageError, "file"),
+        ("engineer", lambda c: list(c.runs.list(state="NEW")), UsageError, ": state: Input"),
         ("engineer", lambda c: c.runs.get(".."), UsageError, "names nothing"),
     ],
 )

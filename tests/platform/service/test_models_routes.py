@@ -88,6 +88,8 @@ def test_who_sees_which_version(running: Service) -> None:
     both, public = ["2.0.0", "1.0.0"], ["1.0.0"]
     assert seen == dict(zip(kinds, (both, both, public, public), strict=True))
     assert running.client("other supplier").get("/v1/models/first/versions").status_code == 404
+    for sort in ("version", "created", "stage"):
+        assert names(running, "auditor", f"{path}?sort={sort}", "version") == both[::-1]
     for kind, visible in seen.items():
         for version in ("2.0.0", "1.0.0", "3.0.0", "99999999999.0.0"):
             status = running.client(kind).get(f"{path}/{version}").status_code

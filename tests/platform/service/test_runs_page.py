@@ -102,6 +102,16 @@ def listed(client: TestClient, **query: object) -> list[str]:
     raise AssertionError("the pages never end")
 
 
+def of_all_pages(client: TestClient, path: str, field: str, **query: object) -> list[str]:
+    found, more = [], {}
+    while True:
+        page = client.get(path, params={**query, **more}).json()
+        found += [each[field] for each in page["items"]]
+        if page["next"] is None:
+            return found
+        more = {"cursor": page["next"]}
+
+
 def expected(sort: str, down: bool) -> list[str]:
     """The order by hand: keys that are missing stand last, equal ones go by name."""
     keys: dict[str, list[object]] = {
@@ -123,6 +133,8 @@ def test_every_order_is_whole_over_its_pages(service: Service) -> None:
     for sort, order in product(ORDERS, ("up", "down")):
         found = listed(client, sort=sort, order=order, limit=10)
         assert found == expected(sort, order == "down"), (sort, order)
+        asked = {"sort": f"{'-' if order == 'down' else ''}{sort}", "limit": 10}
+        assert of_all_pages(client, "/v1/runs", "id", **asked) == found, (sort, order)
 
 
 @on_both

@@ -63,6 +63,14 @@ def test_a_304_needs_the_right_to_read(shelf: Library) -> None:
 
 def test_the_listing_tells_a_supplier_name_and_digest_only(shelf: Library) -> None:
     items = shelf.get(SUPPLIER, "/attestations").json()["items"]
+    dated = [each["digest"] for each in shelf.get("admin", "/attestations").json()["items"]]
+    old, new = "?before=2000-01-01T00:00:00Z", "?since=2000-01-01T00:00:00Z"
+    assert shelf.get("admin", f"/attestations{old}").json()["items"] == []
+    found = shelf.get("admin", f"/attestations{new}").json()["items"]
+    assert [each["digest"] for each in found] == dated
+    # When a run began is told of what a supplier reads whole, and of no other.
+    found = shelf.get(SUPPLIER, f"/attestations{new}").json()["items"]
+    assert found == [each for each in items if each["public"]]
     found = {item["digest"]: item for item in items}
     assert set(found) == {shelf.digest(name) for name in ("first", "second", "narrow")}
     known = {key for key, value in found[shelf.digest("first")].items() if value is not None}

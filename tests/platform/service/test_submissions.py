@@ -215,13 +215,14 @@ def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
     assert ids(reader, tag="uber") == [three]
     assert ids(reader, tag='"') == ids(reader, tag="as") == []
     assert ids(reader, state="RUNNING") == ids(reader, archived=True) == []
-    pages = [
-        reader.get("/v1/experiments", params={"limit": 2}).json(),
-    ]
-    pages.append(
-        reader.get("/v1/experiments", params={"limit": 2, "cursor": pages[0]["next"]}).json()
-    )
-    assert {each["id"] for page in pages for each in page["items"]} == {one, two, three}
+    for sort in ("submitted", "-user", "state"):
+        asked = {"limit": 2, "sort": sort}
+        first = reader.get("/v1/experiments", params=asked).json()
+        rest = reader.get("/v1/experiments", params={**asked, "cursor": first["next"]}).json()
+        found = [each["id"] for each in first["items"] + rest["items"]]
+        assert found[0] == sorted(found, reverse=sort == "-user")[0]
+        assert sorted(found) == sorted([one, two, three])
+    assert reader.get("/v1/experiments", params={"sort": "file"}).status_code == 422
 
 
 @on_both

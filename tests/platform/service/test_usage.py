@@ -69,6 +69,10 @@ def test_scripts_runs_and_tasks_count_by_project_user_and_pool(used: Service) ->
         "gpu": (1, 3.0, "1000"),
     }
     assert by(used, "by=user") == {"ada": (2, 8.0, "1020"), FORMULA: (1, 1.0, "0")}
+    first = used.client("auditor").get("/v1/usage?by=user&limit=1").json()
+    assert [each["name"] for each in first["items"]] == [FORMULA]
+    assert list(by(used, f"by=user&limit=1&cursor={first['next']}")) == ["ada"]
+    assert used.client("auditor").get(f"/v1/usage?cursor={first['next']}").status_code == 400
     # What is stored is stored, whenever its run started.
     assert by(used, "by=pool&since=2026-11-01T00:00:00Z")["-"] == (1, 1.0, "20")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -111,6 +112,15 @@ class Page:
         except ValueError:
             raise foreign() from None
 
+    def part(
+        self, found: Sequence[Item], key: Callable[[Item], str]
+    ) -> tuple[Sequence[Item], str | None]:
+        """Of what is there already, sorted by a text: this page's, and the next page's cursor."""
+        after = self.after([str])
+        begin = 0 if after is None else bisect_right(found, after[0], key=key)
+        kept = found[begin : begin + self.limit]
+        return kept, self.cursor([key(kept[-1])]) if found[begin + self.limit :] else None
+
     def listing(
         self,
         session: Session,
@@ -131,6 +141,14 @@ def filtered(statement: Any, *filters: tuple[Any, Any]) -> Any:
         if value is not None:
             statement = statement.where(col(column) == value)
     return statement
+
+
+def sorting(*names: str) -> Any:
+    """The query parameter for the order of a listing: one of these, the largest first with -."""
+    return Query(
+        pattern=f"^-?({'|'.join(names)})$",
+        description=f"By {', '.join(names)}; with - before it the largest first.",
+    )
 
 
 def columns_of(table: type[SQLModel], answer: type[BaseModel]) -> list[Any]:

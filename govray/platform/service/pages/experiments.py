@@ -132,7 +132,9 @@ def listing(
     archived: Annotated[str, Query(max_length=8)] = "",
 ) -> HTMLResponse:
     wanted = ExperimentState.__members__.get(state)
-    found = experiments(visit, page, wanted, user=user or None, archived=archived == "yes")
+    found = experiments(
+        visit, page, wanted, sort="-submitted", user=user or None, archived=archived == "yes"
+    )
     return render(
         visit,
         "experiments.html",

@@ -1,7 +1,6 @@
 """The page of all runs: filtered, searched, sorted, all of it in the address. For staff.
 
-A page of it is one query for the rows, and one each for the tags and the choices of the filters. A
-run without a number, or with one that is not finite, stands last in either direction.
+A page of it is one query for the rows, and one each for the tags and the choices of the filters.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
-from sqlalchemy import ColumnElement, String, case, cast, func, or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlmodel import col
 
 from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.comparison import MOST_SIDES
 from govray.platform.service.pages.rendering import render
+from govray.platform.service.routes.runs import RUN_ORDERS, run_order
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store.experiment_tags import tags_of
@@ -27,23 +27,11 @@ from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Run
 
 MOST_CHOICES = 200
 """Of the names that a filter suggests."""
-_LARGEST = 1e308
-_BEYOND = 1.7e308
-"""What no loss is that counts."""
-
 router = APIRouter(dependencies=[RUN_READERS])
 
 
-_LOSS = case((col(Run.loss).between(-_LARGEST, _LARGEST), col(Run.loss)))
-
-ORDERS: dict[str, tuple[Any, bool]] = {
-    "started": (col(Run.started), True),
-    "name": (col(Run.id), False),
-    "loss": (_LOSS, False),
-    "step": (col(Run.step), True),
-    "state": (cast(col(Run.state), String), False),
-}
-"""Column of the page → how it sorts, and whether the largest comes first at the first click."""
+ORDERS = {name: name in ("started", "step") for name in RUN_ORDERS}
+"""Column of the page → whether the largest comes first at the first click."""
 
 _ANY = "|".join(("", *RunState.__members__))
 _Word = Annotated[str, Query(max_length=256)]
@@ -103,7 +91,7 @@ def listing(
     order: Annotated[str, Query(pattern="^(up|down)?$")] = "",
 ) -> HTMLResponse:
     wanted = RunFilter(named, state, project, user, policy, tag)
-    down = order == "down" if order else ORDERS[sort][1]
+    down = order == "down" if order else ORDERS[sort]
     rows, after = run_rows(visit, page, wanted, sort, down=down)
     return render(
         visit,
@@ -114,7 +102,7 @@ def listing(
         wanted=wanted,
         sort=sort,
         down=down,
-        downward={name: down for name, (_, down) in ORDERS.items()},
+        downward=ORDERS,
         states=[each.value for each in RunState],
         choices=_choices(visit),
         most=MOST_SIDES,
@@ -125,10 +113,7 @@ def run_rows(
     visit: Visit, page: Page, wanted: RunFilter, sort: str, *, down: bool
 ) -> tuple[Sequence[Any], str | None]:
     """The runs of this page, and the cursor of what follows."""
-    key, _ = ORDERS[sort]
-    if sort == "loss":  # a run without a number stands last in either direction
-        key = func.coalesce(key, -_BEYOND if down else _BEYOND)
-    key = key.label("sorted_by")
+    key = run_order(sort, down=down)
     statement = wanted.of(
         select(
             col(Run.id),

@@ -31,7 +31,8 @@ def of_all(
     return render(
         visit,
         "usage.html",
-        found=routes.usage(visit, by, start),
+        by=by,
+        items=routes.used_by(visit, by, start),
         kinds=get_args(By),
         since=since or "",
         file=f"/v1/usage.csv?{urlencode(asked)}",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Depends, Query, Response
 from pydantic import ConfigDict, Field
-from sqlalchemy import literal, null, union_all
+from sqlalchemy import String, cast, literal, null, union_all
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Digest
@@ -29,7 +29,7 @@ from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.pagination import Listing, PageDep, filtered, sorting
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.roles import may
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -161,6 +161,7 @@ class Experiment(ExperimentItem):
     runs: list[str] = Field(description=f"The first {MOST_RUNS} that are indexed, by their start.")
 
 
+_ORDERS = ("submitted", "name", "project", "user", "state")
 _OF_QUEUE = tuple(each for each in ExperimentItem.model_fields if each not in ("tags", "position"))
 
 
@@ -255,11 +256,13 @@ def experiments(
     ] = False,
     since: Since = None,
     before: Before = None,
+    sort: Annotated[str, sorting(*_ORDERS)] = "-submitted",
 ) -> Listing[ExperimentItem]:
     """The experiments that you may read, the latest first, without their files and runs."""
-    e = listed(visit.caller)
+    e, down = listed(visit.caller), sort.startswith("-")
+    key = cast(e.c[sort.removeprefix("-")], String).label("sorted_by")
     statement = filtered(
-        select(e),
+        select(e, key),
         *((e.c.archived, archived), (e.c.state, state), (e.c.project, project)),
         *((e.c.user, user), (e.c.name, name), (e.c.pool, pool)),
     )
@@ -267,8 +270,7 @@ def experiments(
         tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
         statement = statement.where(e.c.id.in_(tagged))
     statement = started_between(statement, e.c.submitted, since, before)
-    order = (e.c.submitted, e.c.id)
-    rows, following = page.rows(visit.session, statement, order, descending=True)
+    rows, following = page.rows(visit.session, statement, (key, e.c.id), descending=down)
     places = queue_entries.places(visit.session, [row.id for row in rows])
     tags = tags_of(visit.session, [row.id for row in rows])
     items = [

@@ -33,7 +33,7 @@ from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, 
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.http.statuses import refusing
 from govray.platform.service.identity.access import require
-from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.pagination import Listing, PageDep, sorting
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -204,15 +204,20 @@ def model(visit: VisitDep, model: _ModelName) -> Model | ModelName:
 
 @router.get("/models/{model}/versions")
 def versions(
-    visit: VisitDep, model: _ModelName, page: PageDep
+    visit: VisitDep,
+    model: _ModelName,
+    page: PageDep,
+    sort: Annotated[str, sorting("version", "created", "stage")] = "-version",
 ) -> Listing[Version | VersionReference]:
     """The versions of a model that the caller may see, the highest first."""
     find_model(visit.session, visit.caller, model)
     v = tables.ModelVersion
     query: Any = select(v).where(col(v.model) == model, visible_models.versions(visit.caller))
-    order = (v.major, v.minor, v.patch)
+    name, down = sort.removeprefix("-"), sort.startswith("-")
+    first = () if name == "version" else (getattr(v, name),)
+    order = (*first, v.major, v.minor, v.patch)
     return page.listing(
-        visit.session, query, order, lambda row: _version(visit, row), descending=True
+        visit.session, query, order, lambda row: _version(visit, row), descending=down
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
+from sqlalchemy import String, case, cast
 from sqlmodel import Session, col, func, select
 
 from govray.governance.formats.document import Count, Timestamp
@@ -22,6 +23,7 @@ from govray.platform.service.identity.pagination import (
     answers,
     columns_of,
     filtered,
+    sorting,
 )
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible import visible_runs
@@ -35,6 +37,29 @@ router = APIRouter(tags=["runs"], dependencies=[RUN_READERS])
 Filter = Annotated[str | None, Query(max_length=200)]
 Since = Annotated[Timestamp | None, Query(description="Of then or later, by when it began.")]
 Before = Annotated[Timestamp | None, Query(description="Of earlier, by when it began.")]
+
+
+_LARGEST = 1e308
+_BEYOND = 1.7e308
+"""What no loss is that counts."""
+
+RUN_ORDERS: dict[str, Any] = {
+    "started": col(tables.Run.started),
+    "name": col(tables.Run.id),
+    "loss": case((col(tables.Run.loss).between(-_LARGEST, _LARGEST), col(tables.Run.loss))),
+    "step": col(tables.Run.step),
+    "state": cast(col(tables.Run.state), String),
+}
+"""What lists of runs are sorted by."""
+
+
+def run_order(sort: str, *, down: bool) -> Any:
+    """The column of one of `RUN_ORDERS`. A run without a loss, or with one that is not finite,
+    stands last in either direction."""
+    key = RUN_ORDERS[sort]
+    if sort == "loss":
+        key = func.coalesce(key, -_BEYOND if down else _BEYOND)
+    return key.label("sorted_by")
 
 
 class Run(Answer, tables.RunColumns):  # type: ignore[misc]
@@ -92,16 +117,17 @@ def runs(
     policy: Filter = None,
     since: Since = None,
     before: Before = None,
+    sort: Annotated[str, sorting(*RUN_ORDERS)] = "-started",
 ) -> Listing[Run]:
     """The runs that you may read, the latest first."""
-    row = tables.Run
+    row, down = tables.Run, sort.startswith("-")
+    key = run_order(sort.removeprefix("-"), down=down)
     statement = filtered(
-        select(*columns_of(row, Run)).where(visible_runs.runs(visit.caller)),
+        select(*(*columns_of(row, Run), key)).where(visible_runs.runs(visit.caller)),
         *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
     )
     statement = started_between(statement, row.started, since, before)
-    order = (row.started, row.id)
-    return page.listing(visit.session, statement, order, answers(Run), descending=True)
+    return page.listing(visit.session, statement, (key, row.id), answers(Run), descending=down)
 
 
 def known_run(visit: VisitDep, run: str) -> tables.Run:

@@ -10,7 +10,8 @@ from pydantic.alias_generators import to_camel
 
 from govray.governance.formats.document import Timestamp
 from govray.platform.service.http.answer import Answer, Decimal
-from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.downloads import CSV, attached, text, written
 from govray.platform.service.visible.reach import in_projects
 from govray.platform.service.visible.readers import RUN_READERS
@@ -33,13 +34,6 @@ class Used(Answer):
     attested: int = Field(description="Attestations in the index of these runs.")
 
 
-class Usage(Answer):
-    """Usage by project, user, pool or workspace, by name."""
-
-    by: By
-    items: list[Used]
-
-
 Since = Annotated[
     Timestamp | None,
     Query(description="Runs that started, and what was submitted, then or later."),
@@ -47,12 +41,18 @@ Since = Annotated[
 
 
 @router.get("/usage")
-def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
+def usage(visit: VisitDep, page: PageDep, by: By = "project", since: Since = None) -> Listing[Used]:
     """Accelerator-hours, bytes, what was submitted and attested artifacts, of what you may read.
 
     A project that nobody made is in no workspace, and counts for the name ``-`` there. So does what
     ran by hand or by a script, among pools.
     """
+    items, following = page.part(used_by(visit, by, since), lambda each: each.name)
+    return Listing(items=items, next=following)
+
+
+def used_by(visit: Visit, by: By, since: str | None) -> list[Used]:
+    """What each used of what the caller may read, sorted by name."""
     rows = used(
         visit.session,
         at=visit.at,
@@ -61,7 +61,7 @@ def usage(visit: VisitDep, by: By = "project", since: Since = None) -> Usage:
         experiments=in_projects(visit.caller, tables.Experiment.project),
         entries=in_projects(visit.caller, tables.QueueEntry.project),
     )
-    return Usage(by=by, items=[Used.model_validate(each) for each in rows])
+    return [Used.model_validate(each) for each in rows]
 
 
 @router.get(
@@ -85,14 +85,13 @@ def usage_csv(visit: VisitDep, by: By = "project", since: Since = None) -> Respo
     What has no pool or workspace has an empty name. One that a spreadsheet would take for a formula
     has an apostrophe before it.
     """
-    found = usage(visit, by, since)
     numbers = [name for name in Used.model_fields if name != "name"]
     rows = [
         [
             "" if each.name == NOWHERE else text(each.name),
             *(getattr(each, name) for name in numbers),
         ]
-        for each in found.items
+        for each in used_by(visit, by, since)
     ]
     return Response(
         written([[by, *map(to_camel, numbers)], *rows]),
