@@ -19,29 +19,38 @@ from govray.errors import UsageError
 if TYPE_CHECKING:
     from govray.cli.source_files import Unsigned
     from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.keys import Signer
 
 
 def sign(
-    path: Annotated[
-        Path,
+    paths: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="FILE", help="A policy, credential, trust root or delegation; or its envelope."
+            metavar="FILE...",
+            help="Policies, credentials, trust roots or delegations; or their envelopes.",
         ),
     ],
     key: Key = DEFAULT_KEY,
     password_file: PasswordFile = None,
     force: Force = False,
 ) -> None:
-    """Sign a document, or add a signature to one.
+    """Sign documents, or add a signature to each.
 
-    The envelope goes beside the source: NAME.dsse.json, or NAME.json for a trust root.
+    The envelope goes beside the source: NAME.dsse.json, or NAME.json for a trust root. A file that
+    can't be signed ends the command; said again, it leaves those before it as they are.
     """
+    signer = signing_key.load(key, password_file)
+    done = [_signed(path, signer, force) for path in paths]
+    report(done)
+
+
+def _signed(path: Path, signer: Signer, force: bool) -> dict[str, Any]:
+    """Sign one file, and say so."""
     from govray.cli import source_files
     from govray.governance.formats.canonical_json import sha256
     from govray.governance.formats.dsse import Envelope
 
     data = user_files.read(path)
-    signer = signing_key.load(key, password_file)
     output = path
     existing = _parse(data)
     action = "unchanged"
@@ -69,7 +78,6 @@ def sign(
         "signatures": len(existing.signatures),
         **_root_progress(existing),
     }
-    report(result)
     line(f"{action.capitalize()}: {output}")
     field("digest", result["digest"])
     field("key", result["keyid"])
@@ -78,6 +86,7 @@ def sign(
         field("threshold", f"{result['rootSignatures']} of {result['rootThreshold']} root keys")
     for found in result.get("findings", ()):
         field("lint", found)
+    return result
 
 
 def _parse(data: bytes) -> Envelope | None:

@@ -76,14 +76,29 @@ def test_signing_again_changes_nothing_and_another_key_adds(run: Run, tmp_path: 
     assert envelope.read_bytes() == first
 
     # By the source and by the envelope alike.
-    done = run("sign", "licences.yaml", "--key", "two.pem", "--json").json
+    done = run("sign", "licences.yaml", "--key", "two.pem", "--json").json[0]
     assert (done["action"], done["signatures"]) == ("signature added", 2)
-    again = run("sign", "licences.dsse.json", "--key", "two.pem", "--json").json
+    again = run("sign", "licences.dsse.json", "--key", "two.pem", "--json").json[0]
     assert (again["action"], again["signatures"]) == ("unchanged", 2)
     both = Envelope.parse(envelope.read_bytes())
     keys = [load_signer(name).public_key for name in ("key.pem", "two.pem")]
     assert both.signed_by(keys) == {key.keyid for key in keys}
     assert both.payload == Envelope.parse(first).payload
+
+
+def test_many_files_are_signed_by_one_command(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(POLICY.format(version=1).replace("licences", name))
+    (tmp_path / "odd.yaml").write_text("schema: unheard-of")
+    words = ("one.yaml", "odd.yaml", "two.yaml", "--key", "key.pem")
+    assert "odd.yaml" in run("sign", *words, code=1).err
+    assert not Path("two.dsse.json").exists()
+    done = run("sign", "one.yaml", "two.yaml", "--key", "key.pem", "--json").json
+    assert [(each["envelope"], each["action"]) for each in done] == [
+        ("one.dsse.json", "unchanged"),
+        ("two.dsse.json", "signed"),
+    ]
 
 
 def password(path: Path, text: str = "a long secret\n", mode: int = 0o600) -> Path:
@@ -147,7 +162,7 @@ def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
     for name in sorted(named):
         run("keys", "new", name)
 
-    once = run("sign", "root.yaml", "--key", "root-1.pem", "--json").json
+    once = run("sign", "root.yaml", "--key", "root-1.pem", "--json").json[0]
     assert (once["rootSignatures"], once["rootThreshold"]) == (1, 2)
     run("sign", "acme.yaml", "--key", "data-office.pem")
     source = tmp_path / "source"
