@@ -178,9 +178,23 @@ class Deletion(Answered):
 
 
 class Deletions(Answered):
-    """Those of an experiment."""
+    """Those of an experiment or project."""
 
     items: list[Deletion]
+
+
+class ProjectDeletion(Answered):
+    """A project that is to be deleted, or its tombstone."""
+
+    project: str
+    at: str
+    user: str
+    gone_after: str
+    gone: str | None = None
+    why: str | None = None
+    runs: int
+    bytes: str
+    digests: dict[str, list[str]]
 
 
 class Model(Answered):

@@ -4,6 +4,8 @@ First the mark says that removal began, in the transaction that looked whether t
 its folder is removed, which looks once more (`govray.train.run_folder.removal`). Then the mark
 becomes a tombstone. A kill between any two leaves a mark whose removal began: the next sweep goes
 on there. What may not go stays marked, with the reason, and is asked about again.
+
+A project goes in one transaction, once no run of it is there, whichever storage it lay on.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from govray.train.run_folder import removal
 
 @dataclass
 class Swept:
-    """What one sweep did: the runs that it removed, and the others that were due, with why."""
+    """What one sweep did: the runs that it removed, and the others that were due, with why.
+    ``projects`` are those that are gone now."""
 
     removed: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
+    projects: list[str] = field(default_factory=list)
 
 
 def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -> Swept:
@@ -45,6 +49,21 @@ def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) ->
             why = error.what if isinstance(error, GovrayError) else error.strerror
             done.kept[run] = why or type(error).__name__
             _note(engine, run, why=done.kept[run])
+    with Session(engine) as session:
+        projects = [each.project for each in deletions.due_projects(session, at=at)]
+    for project in projects:
+        with Session(engine) as session:
+            begin_writing(session)
+            row = session.get(tables.ProjectDeletion, project)
+            if row is None or row.gone is not None:
+                continue  # restored meanwhile, or another sweep was faster
+            try:
+                deletions.finish_project(session, row, at=at)
+                done.projects.append(project)
+            except Refused as error:
+                row.why = error.what
+                session.add(row)
+            session.commit()
     return done
 
 

@@ -1,8 +1,10 @@
-"""Runs that are to be deleted, in two steps: marked, then gone after a time. And their tombstones.
+"""Runs and projects to be deleted in two steps: marked, then gone after a time. Their tombstones.
 
 A mark removes nothing and is taken back by `restore`, until a removal begins. What may not go is
 refused when it is marked, and again when it is due: it may have been registered meanwhile. What
 stands in the run's folder is looked at by `govray.train.run_folder.removal`.
+
+A project is marked with all its runs or not at all, and goes when the last of them is gone.
 
 A tombstone stays, through a rebuild too, with the digests of what was there. The numbers and
 decisions of a run whose folder is gone go with it; its row and those of its checkpoints stay.
@@ -17,7 +19,7 @@ from datetime import timedelta
 from math import isfinite
 
 from sqlalchemy import delete
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, or_, select
 
 from govray.errors import Refused
 from govray.governance.formats.document import format_time, parse_time
@@ -26,6 +28,7 @@ from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.lineage import decode, encode
 from govray.platform.store.project_settings import Retention
 from govray.platform.store.queue_entries import ENDED
+from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import (
     CHECKPOINT,
     CheckpointState,
@@ -38,9 +41,14 @@ from govray.platform.store.tables import (
     Deletion,
     Experiment,
     ModelVersion,
+    Origin,
+    Project,
+    ProjectDeletion,
     QueueEntry,
     Run,
+    Subject,
 )
+from govray.platform.store.tenancy import DEFAULT
 
 _RUNS = frozenset({RunState.RUNNING, RunState.STOPPING})
 _SIGNED = "ATTESTED"
@@ -63,24 +71,24 @@ def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
         Refused: It runs or waits in the queue, or a registered version or an attestation needs it.
     """
     where = f"run {run.id}"
+    entry = session.get(QueueEntry, run.experiment)
     replays = session.exec(select(Run).where(Run.replay_of == run.id)).all()
     for each in (run, *replays):
         if each.state in _RUNS:
-            raise Refused(f"{each.id} is {each.state}", where=where, do="Stop or kill it first")
+            queued = entry is not None and each is run
+            do = f"experiments stop {run.experiment}" if queued else f"runs stop {each.folder}"
+            raise Refused(
+                f"{each.id} is {each.state}", where=where, do=f"Stop it first: govray {do}"
+            )
     experiment = session.get_one(Experiment, run.experiment)
     if experiment.kind == "tune" and experiment.state in _SEARCHES:
         raise Refused(
             f"its search {experiment.id} is {experiment.state}",
             where=where,
-            do="Stop the search first, or let it end",
+            do=f"Stop it first: govray experiments stop {experiment.id}",
         )
-    entry = session.get(QueueEntry, experiment.id)
-    if entry is not None and entry.state not in ENDED:
-        raise Refused(
-            f"its experiment {entry.id} is {entry.state}",
-            where=where,
-            do="Stop or kill that first",
-        )
+    if entry is not None:
+        _check_ended(entry, where)
     if (
         attestor
         and entry is not None
@@ -90,9 +98,12 @@ def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
         raise Refused(
             "the attestor has not decided about its model yet", where=where, do="Try again later"
         )
-    for version in _versions(session, run.id):
+    for version, own in _versions(session, run.id):
+        what = (
+            "it is the run of a registered version" if own else "a registered version began with it"
+        )
         raise Refused(
-            f"it is the run of a registered version, {version.model} {version.version}",
+            f"{what}, {version.model} {version.version}",
             where=where,
             do="It stays as long as the registry has that version",
         )
@@ -111,10 +122,26 @@ def attestations(session: Session, run: str) -> Sequence[Attestation]:
     ).all()
 
 
-def _versions(session: Session, run: str) -> Sequence[ModelVersion]:
-    a, v = Attestation, ModelVersion
-    of_run = select(v).join(a, col(a.digest) == col(v.attestation)).where(a.run == run)
-    return session.exec(of_run.order_by(col(v.model), col(v.version)).limit(1)).all()
+def _versions(session: Session, run: str) -> Sequence[tuple[ModelVersion, bool]]:
+    """A version of the run, or one that went on from its state or began with its weights; and
+    whether it is the run's own."""
+    a, v, s, o = Attestation, ModelVersion, Subject, Origin
+    files = select(s.sha256).join(a, col(a.digest) == col(s.attestation)).where(a.run == run)
+    began = select(o.attestation).where(or_(o.what == run, col(o.what).in_(files)))
+    own = col(a.run) == run
+    found = select(v, own).join(a, col(a.digest) == col(v.attestation))
+    found = found.where(or_(own, col(a.digest).in_(began)))
+    return session.exec(found.order_by(own.desc(), col(v.model), col(v.version)).limit(1)).all()
+
+
+def _check_ended(entry: QueueEntry, where: str) -> None:
+    if entry.state not in ENDED:
+        noun = "experiments" if entry.kind in RUN_KINDS else "task"
+        raise Refused(
+            f"its {noun.removesuffix('s')} {entry.id} is {entry.state}",
+            where=where,
+            do=f"Stop it first: govray {noun} stop {entry.id}",
+        )
 
 
 def mark(session: Session, run: Run, *, days: int, attested: bool, by: ChangedBy) -> Deletion:
@@ -217,11 +244,17 @@ def describe(session: Session, run: Run, row: Deletion, *, attested: bool) -> No
 
 def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     """Take a mark back; its row stays, so no retention marks the run again.
-    Raises `Refused`: there is none, or removal began."""
+    Raises `Refused`: there is none, removal began, or its project is marked."""
     row = session.get(Deletion, run)
     where = f"run {run}"
     if row is None or row.restored is not None:
         raise Refused("it is not marked to be deleted", where=where)
+    if session.get(ProjectDeletion, row.project) is not None:
+        raise Refused(
+            f"its project {row.project} is deleted",
+            where=where,
+            do=f"Restore that as a whole: govray project restore {row.project}",
+        )
     if row.begun is not None:
         raise Refused(
             f"its removal began at {row.begun}",
@@ -232,6 +265,107 @@ def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     session.add(row)
     log(session, by, "run.restore", run, {})
     return row
+
+
+def project_runs(session: Session, project: Project) -> list[Run]:
+    """The runs of a project that are still there, without replays, which lie in them.
+
+    Raises:
+        Refused: It is the default project, is gone, or an experiment or task of it has not ended.
+    """
+    where = f"project {project.name}"
+    if project.name == DEFAULT:
+        raise Refused("it takes what names no other, so it stays", where=where)
+    known = session.get(ProjectDeletion, project.name)
+    if known is not None and known.gone is not None:
+        raise Refused(f"it was deleted on {known.gone}", where=where)
+    q, e, t, d = QueueEntry, Experiment, Run, Deletion
+    for entry in session.exec(select(q).where(q.project == project.name).order_by(col(q.id))):
+        _check_ended(entry, where)
+    gone = select(d.run).where(col(d.gone).is_not(None))
+    there = select(t).join(e, col(e.id) == col(t.experiment)).where(e.project == project.name)
+    there = there.where(col(t.replay_of).is_(None), col(t.id).not_in(gone))
+    return list(session.exec(there.order_by(col(t.id))))
+
+
+def mark_project(
+    session: Session, project: Project, *, days: int, by: ChangedBy
+) -> ProjectDeletion:
+    """Mark a project, whose runs are marked. It takes no experiments from now on."""
+    known = session.get(ProjectDeletion, project.name)
+    if known is not None:
+        return known
+    row = ProjectDeletion(
+        project=project.name,
+        at=by.at,
+        user=by.user,
+        gone_after=format_time(parse_time(by.at) + timedelta(days=days)),
+        archived=project.archived,
+        digests={},
+    )
+    project.archived = True
+    session.add(row)
+    session.add(project)
+    log(session, by, "project.delete", f"project {project.name}", {"goneAfter": row.gone_after})
+    return row
+
+
+def restore_project(session: Session, project: Project, *, by: ChangedBy) -> list[str]:
+    """Take back the marks of a project and of its runs whose removal has not begun; the runs.
+    Raises `Refused`: it is not marked, or is gone."""
+    row = session.get(ProjectDeletion, project.name)
+    where = f"project {project.name}"
+    if row is None or row.gone is not None:
+        raise Refused("it is not marked to be deleted", where=where)
+    d = Deletion
+    marked = select(d.run).where(
+        *(d.project == project.name, d.at >= row.at),
+        *(col(d.begun).is_(None), col(d.restored).is_(None)),
+    )
+    runs = list(session.exec(marked.order_by(col(d.run))))
+    project.archived = row.archived
+    session.add(project)
+    session.delete(row)
+    session.flush()
+    log(session, by, "project.restore", where, {})
+    for run in runs:
+        restore(session, run, by=by)
+    return runs
+
+
+def due_projects(session: Session, *, at: str) -> list[ProjectDeletion]:
+    """Those that are to go now, once nothing of their runs is left."""
+    p = ProjectDeletion
+    due = select(p).where(p.gone_after <= at, col(p.gone).is_(None))
+    return list(session.exec(due.order_by(col(p.project))))
+
+
+def finish_project(session: Session, row: ProjectDeletion, *, at: str) -> None:
+    """Make of a project's mark a tombstone. Its name stays taken, so nobody gets what it had.
+    Raises `Refused`: a run of it is still there, or something of it has not ended."""
+    project, d = session.get_one(Project, row.project), Deletion
+    for run in project_runs(session, project):
+        known = session.get(Deletion, run.id)
+        new = known is None or known.restored is not None
+        raise Refused(
+            f"its run {run.id} " + ("came later" if new else "is still there"),
+            where=f"project {project.name}",
+            do=f"Delete the project again: govray project delete {project.name}",
+        )
+    stones = session.exec(
+        select(d).where(d.project == project.name, col(d.gone).is_not(None)).order_by(col(d.run))
+    ).all()
+    names = ("attestations", "code", "manifest", "policy")
+    found = {name: [each.digests.get(name) for each in stones] for name in names}
+    found["attestations"] = [each for some in found["attestations"] for each in some or ()]
+    row.digests = {name: sorted({*filter(None, given)}) for name, given in found.items()}
+    row.runs, row.bytes = len(stones), sum(each.bytes for each in stones)
+    row.gone, row.why = at, None
+    project.description, project.settings = "", {}
+    session.add(row)
+    session.add(project)
+    by = ChangedBy(user=SWEEP, at=at)
+    log(session, by, "project.deleted", f"project {project.name}", {"runs": row.runs})
 
 
 def due(session: Session, storage: str, *, at: str) -> list[str]:

@@ -165,6 +165,10 @@ def _write(
         for each in model.subjects:
             named = {"name": each.name, "sha256": each.sha256}
             session.add(tables.Subject(attestation=model.digest, **named))
+        run = document.run
+        began = {each.run for each in run.ancestry or ()}
+        for what in sorted(began | {*(run.initial_weights or {}).values()}):
+            session.add(tables.Origin(attestation=model.digest, what=what))
         _insert(session, tables.Coverage, _coverage(document))
         _insert(session, tables.Inherited, _inherited(document))
         _insert(session, tables.CorpusUse, _uses(model))

@@ -319,6 +319,14 @@ class Inherited(SQLModel, table=True):
     start: bool
 
 
+class Origin(SQLModel, table=True):
+    """What one attested run began with. That is the name of a run whose state it went on from, or
+    the digest of a file of weights."""
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    what: str = Field(primary_key=True, index=True)
+
+
 class CorpusUse(SQLModel, table=True):
     """What one attested run used of one corpus, and in which steps."""
 
@@ -788,6 +796,25 @@ class Deletion(SQLModel, table=True):
     gone: str | None = None
     why: str | None = None
     attested: bool = False
+    bytes: int = Field(default=0, sa_type=BigInteger)
+    digests: Json = Field(sa_type=JSON)
+
+
+class ProjectDeletion(SQLModel, table=True):
+    """That a project is to be deleted with all its runs, and later its tombstone.
+
+    Its runs have marks of their own, and tombstones with their digests. ``archived`` is what the
+    project was before, for who restores it. ``digests`` name what its runs were made of.
+    """
+
+    project: str = Field(primary_key=True)
+    at: str
+    user: str
+    gone_after: str = Field(index=True)
+    archived: bool = False
+    gone: str | None = None
+    why: str | None = None
+    runs: int = 0
     bytes: int = Field(default=0, sa_type=BigInteger)
     digests: Json = Field(sa_type=JSON)
 

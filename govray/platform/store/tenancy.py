@@ -1,8 +1,9 @@
 """Workspaces and projects: organisation → workspace → project. The organisation is the store.
 
 A workspace holds projects. A project holds what experiments and tasks name by it. A name is
-taken once in the whole store, so that a run's project says its workspace. Nothing is deleted, since
-runs are counted for it: what is no longer used is archived, and takes no experiments.
+taken once in the whole store, so that a run's project says its workspace. What is no longer used is
+archived, and takes no experiments. A deleted project's row stays, and with it its name
+(`govray.platform.store.deletions`).
 
 The project ``default`` in the workspace ``default`` is there from the start. A project that no row
 names, such as one that `govray store index --project` made up, belongs to no workspace.
@@ -22,7 +23,7 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.project_settings import ProjectSettings, parse_settings
-from govray.platform.store.tables import Project, Workspace
+from govray.platform.store.tables import Project, ProjectDeletion, Workspace
 
 DEFAULT = "default"
 """The workspace and the project of what names none."""
@@ -81,6 +82,12 @@ def make_project(
     check_name(name, "project")
     if get_workspace(session, workspace).archived:
         raise Refused("the workspace is archived", where=workspace)
+    if (deleted := session.get(ProjectDeletion, name)) is not None and deleted.gone:
+        raise Refused(
+            f"a project of this name was deleted on {deleted.gone}",
+            where=name,
+            do="Take another name: this one stays taken, for lineages name its runs",
+        )
     if session.get(Project, name) is not None:
         raise Refused("there is a project of this name", where=name)
     _check_room(session, Project, "projects")
@@ -154,8 +161,14 @@ def change_project(
         settings: As `ProjectSettings.stored` gives them, which has checked them.
 
     Raises:
-        Refused: It is the default project, or its workspace is archived.
+        Refused: It is the default project, is deleted, or its workspace is archived.
     """
+    if session.get(ProjectDeletion, row.name) is not None:
+        raise Refused(
+            "it is deleted",
+            where=f"project {row.name}",
+            do=f"Restore it, as long as it is there: govray project restore {row.name}",
+        )
     if archived and not row.archived:
         _not_default(row.name, "project")
     if archived is False and session.get_one(Workspace, row.workspace).archived:

@@ -315,6 +315,11 @@ CASES = [
     seen("GET", PROJECT, STAFF),
     seen("PATCH", PROJECT, ("admin",), body={"description": "x"}),
     get(PROJECT + "/space", STAFF, "/v1/projects/default/space"),
+    get("/v1/project-deletions", STAFF),
+    *(
+        Case(method, PROJECT + verb, ("admin",), "/v1/projects/default" + verb, ok=(409,))
+        for method, verb in (("DELETE", ""), ("POST", ":restore"))
+    ),
     seen("GET", PROJECT + "/settings", STAFF),
     seen("PUT", PROJECT + "/settings", ("admin",), body={}),
     get("/v1/role-bindings", PEOPLE),
@@ -461,6 +466,8 @@ CASES = [
             ("/workspaces", PEOPLE),
             ("/projects/{project}/settings", PEOPLE),
             ("/projects/{project}/archive", PEOPLE),
+            ("/projects/{project}/delete", STAFF),
+            ("/projects/{project}/restore", STAFF),
             ("/projects/{project}/roles", PEOPLE),
             ("/projects/{project}/roles/remove", PEOPLE),
             ("/users", ("admin",)),
@@ -512,7 +519,12 @@ CASES = [
         Case("POST", f"/runs/{{run}}/{verb}", WRITERS, f"/runs/done/{verb}", ok=(409, 403))
         for verb in ("delete", "restore")
     ),
-    Case("POST", "/experiments/{experiment}/tags", WRITERS, "/experiments/e1/tags", ok=(403,)),
+    *(
+        Case(
+            "POST", f"/experiments/{{experiment}}/{verb}", WRITERS, f"/experiments/e1/{verb}", ok=ok
+        )
+        for verb, ok in (("tags", (403,)), ("delete", (409, 403)), ("restore", (409, 403)))
+    ),
     get("/runs", STAFF),
     get("/compare", STAFF, "/compare?run=done&run=going"),
     get("/runs/{run}", STAFF, "/runs/done"),

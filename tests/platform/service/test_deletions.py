@@ -1,10 +1,11 @@
-"""Runs deleted over HTTP in two steps, what keeps one, and sweeps that are killed."""
+"""Runs and projects deleted over HTTP in two steps, what keeps them, and sweeps that are killed."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from httpx import Response
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
+from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats import canonical_json
+from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.indexing.sweep import Swept, retain, sweep
 from govray.platform.store import deletions
+from govray.platform.store.model_index import index_model
 from govray.platform.store.rebuild import rebuild
 from govray.platform.store.states import (
     CheckpointState,
@@ -38,10 +42,12 @@ from govray.train.checkpoint import commit_folder, holds
 from govray.train.checkpoint.pins import COMPARED, TAKEN_OVER, pin, write_pins
 from govray.train.checkpoint.storage import folder_name
 from govray.train.run_folder import removal, run_lock
-from tests.support.library import library
+from tests.support.fork import KILLED, die, in_fork
+from tests.support.library import Library, library
 from tests.support.people import OWN_PAGE, Service
 from tests.support.runs import submission
-from tests.support.shown import ZERO, add_experiment, add_run
+from tests.support.shelf_of_models import KEY
+from tests.support.shown import ZERO, add_experiment, add_run, add_version
 
 NOW, LATER = "2026-11-21T12:00:00Z", "2026-11-28T12:00:00Z"
 _NUMBERS = count()
@@ -85,7 +91,44 @@ def restore(service: Service, run: Path, kind: str = "engineer") -> Response:
 
 
 def swept(service: Service, run: Path, at: str = LATER) -> Swept:
-    return sweep(service.engine, run.parent, at=at)
+    attestor = service.app.state.register is not None
+    return sweep(service.engine, run.parent, at=at, attestor=attestor)
+
+
+def in_a_project(service: Service, run: Path) -> tuple[str, Path]:
+    """A project that the run now belongs to, with another of its own experiment."""
+    project, twin = f"p-{run.name}", run.with_name(f"twin-{run.name}")
+    shutil.copytree(run, twin, symlinks=True)
+    with Session(service.engine) as session:
+        add_rows(session, twin, [10, 20])
+        for each in (run, twin):
+            session.get_one(Experiment, each.name).project = project
+        made = {"settings": {}, "created": NOW, "user": "admin"}
+        session.add(Project(name=project, workspace="default", description="secret", **made))
+        session.commit()
+    return project, twin
+
+
+def of_project(service: Service, project: str) -> list[dict[str, Any]]:
+    ask = service.client("auditor")
+    found = ask.get("/v1/project-deletions", params={"project": project}).json()["items"]
+    assert isinstance(found, list)
+    return found
+
+
+def listed(service: Service, project: str, run: Path) -> list[bool]:
+    """Whether lists show a project, its experiments, and a run of it: over HTTP, and on a page."""
+    ask = service.client("auditor")
+    projects = ask.get("/v1/projects", params={"limit": 1000}).json()["items"]
+    experiments = ask.get("/v1/experiments", params={"project": project}).json()["items"]
+    runs = ask.get("/v1/runs", params={"experiment": run.name}).json()["items"]
+    page = ask.get("/runs", params={"project": project}).text
+    return [
+        project in {each["name"] for each in projects},
+        run.name in {each["id"] for each in experiments},
+        bool(runs),
+        f'/runs/{run.name}"' in page,
+    ]
 
 
 def told(service: Service, run: Path) -> dict[str, Any]:
@@ -186,6 +229,14 @@ def _queued(service: Service, run: Path) -> None:
         session.commit()
 
 
+def _asked(service: Service, run: Path) -> None:
+    row: QueueEntry = submission(f"task-{run.name}")
+    row.kind, row.project = "notebook", f"p-{run.name}"
+    with Session(service.engine) as session:
+        session.add(row)
+        session.commit()
+
+
 def _searching(service: Service, run: Path) -> None:
     change(service, Experiment, run, kind="tune", state=ExperimentState.RUNNING)
 
@@ -208,43 +259,147 @@ def _linked(service: Service, run: Path) -> None:
     run.symlink_to(run.with_name("elsewhere"))
 
 
-KEEPS: dict[str, Callable[[Service, Path], None]] = {
+def _driven(service: Service, run: Path) -> AbstractContextManager[object]:
+    return run_lock.hold(run)
+
+
+@contextmanager
+def _undecided(service: Service, run: Path) -> Iterator[None]:
+    row: QueueEntry = submission(run.name)
+    row.state, row.project = ExperimentState.COMPLETED, f"p-{run.name}"
+    with Session(service.engine) as session:
+        session.add(row)
+        session.commit()
+    service.app.state.register = object()
+    yield
+    service.app.state.register = None
+
+
+Keeps = Callable[[Service, Path], AbstractContextManager[object] | None]
+KEEPS: dict[str, Keeps] = {
     "held for case 7": _held,
     "pinned by ada: table 2": _pinned,
     "is RUNNING": _active,
     "is QUEUED": _queued,
     "its search": _searching,
+    "is being driven": _driven,
+    "attestor has not decided": _undecided,
     "commits to a URL": _elsewhere,
     "held for case 8": _held_replay,
     "expected cases": _malformed,
     "a link leads to it": _linked,
 }
+"""What an answer says → what keeps a run. What attestations need is in the test of lineages."""
+STOPS = {
+    "is RUNNING": "govray runs stop",
+    "is QUEUED": "govray experiments stop",
+    "its search": "govray experiments stop",
+    "is being driven": "govray runs stop",
+}
 
 
 @pytest.mark.parametrize("said", KEEPS)
-def test_what_needs_a_run_keeps_it_when_it_is_marked_and_when_it_is_due(
+def test_what_needs_a_run_keeps_it_and_its_project_when_asked_and_when_due(
     service: Service, run: Path, said: str
 ) -> None:
-    # Negative control: without it the run is marked.
-    assert delete(service, run).status_code == 200
-    KEEPS[said](service, run)
-    kept = swept(service, run).kept
-    assert said in kept[run.name]
-    assert said in told(service, run)["why"]
-    assert (run / folder_name(20)).is_dir()
-    assert restore(service, run).status_code == 200
-    answer = delete(service, run)
-    assert answer.status_code in (400, 409)
-    assert said in answer.text
-    assert str(run.parent) not in answer.text
+    (project, twin), admin = in_a_project(service, run), service.client("admin")
+    paths = (f"runs/{run.name}", f"experiments/{run.name}", f"projects/{project}")
+    assert admin.delete(f"/v1/projects/{project}").status_code == 200
+    with KEEPS[said](service, run) or nullcontext():
+        done = swept(service, run)
+        # Negative control: what nothing needs goes.
+        assert (done.removed, done.projects) == ([twin.name], [])
+        assert said in done.kept[run.name]
+        assert said in told(service, run)["why"]
+        assert run.name in of_project(service, project)[0]["why"]
+        assert (run / folder_name(20)).is_dir()
+        [back] = admin.post(f"/v1/projects/{project}:restore").json()["items"]
+        assert (back["run"], back["restored"]) == (run.name, NOW)
+        for path in paths:
+            answer = admin.delete(f"/v1/{path}")
+            assert answer.status_code in (400, 409)
+            assert said in answer.text
+            assert STOPS.get(said, "") in answer.text
+            assert str(run.parent) not in answer.text
+    assert told(service, run)["restored"] == NOW
+    assert of_project(service, project) == []
 
 
-def test_a_run_that_is_driven_stays(service: Service, run: Path) -> None:
-    delete(service, run)
-    with run_lock.hold(run):
-        assert "driven" in swept(service, run).kept[run.name]
-        assert "driven" in delete(service, run).text or restore(service, run).status_code == 200
-    assert (run / folder_name(20)).is_dir()
+def test_what_can_not_go_or_has_not_ended_keeps_its_project(service: Service, run: Path) -> None:
+    (project, _), admin = in_a_project(service, run), service.client("admin")
+    asked = f"/v1/projects/{project}"
+    assert "takes what names no other" in admin.delete("/v1/projects/default").text
+    _asked(service, run)
+    answer = admin.delete(asked)
+    assert (answer.status_code, f"govray task stop task-{run.name}" in answer.text) == (409, True)
+    with Session(service.engine) as session:
+        session.get_one(QueueEntry, f"task-{run.name}").state = ExperimentState.STOPPED
+        session.commit()
+    change(service, Experiment, run, storage="s3://bucket/runs")
+    for path in (asked, f"/v1/runs/{run.name}", f"/v1/experiments/{run.name}"):
+        answer = admin.delete(path)
+        assert (answer.status_code, "lies at a URL" in answer.text) == (409, True)
+    # Negative control: it was marked all along by neither, and without them it is.
+    change(service, Experiment, run, storage=str(run.parent))
+    assert admin.delete(asked).status_code == 200
+
+
+def test_a_project_goes_whole_and_its_tombstone_has_its_name_and_digests(
+    service: Service, run: Path
+) -> None:
+    (project, twin), admin = in_a_project(service, run), service.client("admin")
+    asked, own = f"/v1/projects/{project}", service.client("engineer")
+    assert own.delete(asked).status_code == 403
+    assert own.post(f"{asked}:restore").status_code == 403
+    assert delete(service, twin, "admin").status_code == 200
+    marked = admin.delete(asked).json()
+    assert (marked["goneAfter"], marked["gone"], admin.delete(asked).json()) == (
+        LATER,
+        None,
+        marked,
+    )
+    assert all(listed(service, project, run))
+    # It takes nothing any more, and none of its runs is taken out of it.
+    for answer in (restore(service, run), admin.patch(asked, json={"archived": False})):
+        assert (answer.status_code, f"project restore {project}" in answer.text) == (409, True)
+    # Negative control: before its time nothing goes, and it comes back as it was.
+    assert swept(service, run, "2026-11-28T11:59:59Z") == Swept()
+    assert admin.post(f"{asked}:restore").status_code == 200
+    assert (admin.get(asked).json()["archived"], of_project(service, project)) == (False, [])
+    assert swept(service, run) == Swept()
+    admin.delete(asked)
+    late = run.with_name(f"late-{run.name}")
+    late.mkdir()
+    with Session(service.engine) as session:
+        add_rows(session, late, [])
+        session.get_one(Experiment, late.name).project = project
+        session.commit()
+    assert swept(service, run) == Swept(removed=[run.name, twin.name])
+    assert of_project(service, project)[0]["why"] == f"its run {late.name} came later"
+    assert admin.delete(asked).status_code == 200
+    assert swept(service, run) == Swept(removed=[late.name], projects=[project])
+    assert os.listdir(run.parent) == []
+    [stone] = of_project(service, project)
+    assert (stone["gone"], stone["runs"], stone["bytes"], stone["why"]) == (LATER, 3, "28", None)
+    assert stone["digests"] == {
+        "attestations": [],
+        **{key: [ZERO] for key in ("code", "manifest", "policy")},
+    }
+    assert not any(listed(service, project, run))
+    assert service.client("auditor").get(f"/v1/runs/{run.name}").status_code == 200
+    assert "secret" not in admin.get(asked).text
+    taken = {"name": project, "workspace": "default"}
+    for answer in (
+        admin.delete(asked),
+        admin.post(f"{asked}:restore"),
+        admin.post("/v1/projects", json=taken),
+    ):
+        assert answer.status_code == 409
+    with Session(service.engine) as session:
+        mine = select(AuditEntry.action).where(AuditEntry.subject == f"project {project}")
+        actions = session.exec(mine.order_by(col(AuditEntry.number))).all()
+    assert actions[0::3] == ["project.delete", "project.deleted"]
+    assert actions[1::3] == ["project.restore"]
 
 
 def test_only_who_started_it_and_admins_delete_and_restore(service: Service, run: Path) -> None:
@@ -302,21 +457,27 @@ def test_a_model_and_its_evidence_stay_and_the_commits_go(service: Service, run:
     assert (run / "model" / "weights").read_text() == "w"
 
 
-def test_a_page_asks_first_and_says_when_the_run_goes_and_when_it_went(
+def test_a_page_asks_first_and_says_when_it_goes_and_when_it_went(
     service: Service, run: Path
 ) -> None:
-    here, ask = f"/runs/{run.name}", service.client("engineer", **OWN_PAGE)
-    assert "?ask=delete" in ask.get(here).text
-    assert "?ask=delete" not in service.client("auditor").get(here).text
-    assert "Delete it?" in ask.get(f"{here}?ask=delete").text
-    assert ask.post(f"{here}/delete", follow_redirects=False).status_code == 303
-    assert "It goes after" in ask.get(here).text
-    assert "Restore it" not in service.client("auditor").get(here).text
-    assert ask.post(f"{here}/restore", follow_redirects=False).status_code == 303
-    assert "?ask=delete" in ask.get(here).text
-    ask.post(f"{here}/delete")
+    project, _ = in_a_project(service, run)
+    admin, auditor = service.client("admin", **OWN_PAGE), service.client("auditor")
+    pages = (f"/runs/{run.name}", f"/experiments/{run.name}", f"/projects/{project}")
+    for here in pages:
+        assert "?ask=delete" in admin.get(here).text
+        assert "?ask=delete" not in auditor.get(here).text
+        assert "Delete it?" not in auditor.get(f"{here}?ask=delete").text
+        assert "Delete it?" in admin.get(f"{here}?ask=delete").text
+        assert admin.post(f"{here}/delete", follow_redirects=False).status_code == 303
+        assert "It goes after" in auditor.get(here).text
+        assert "Restore it" not in auditor.get(here).text
+        if here != pages[-1]:
+            assert admin.post(f"{here}/restore", follow_redirects=False).status_code == 303
+            assert "?ask=delete" in admin.get(here).text
     swept(service, run)
-    assert "It was deleted on" in ask.get(here).text
+    for here in pages:
+        assert "It was deleted on" in admin.get(here).text
+        assert "?ask=" not in admin.get(here).text
 
 
 def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
@@ -353,96 +514,106 @@ def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
     assert retain(service.engine, run.parent, at="2027-11-21T12:00:00Z") == []
 
 
-class Killed(BaseException):
-    """The process ends here."""
+KILLED_AT: dict[str, tuple[Any, str, int]] = {
+    "marked": (deletions, "check_may_go", 0),
+    "begun": (removal, "remove", 0),
+    "rename": (os, "rename", 0),
+    "removal": (removal, "_clear", 0),
+    "between two files": (os, "unlink", 1),
+    "tombstone": (deletions, "finish", 0),
+    "all runs": (deletions, "finish_project", 0),
+}
+"""Where a sweep is killed → what it was about to call, and how often it had."""
 
 
-def _kill(*_args: object, **_more: object) -> None:
-    raise Killed
-
-
-@pytest.mark.parametrize("model", [False, True], ids=["run", "model"])
 @pytest.mark.parametrize(
-    ("where", "name"),
-    [(removal, "remove"), (os, "rename"), (removal, "_clear"), (deletions, "finish")],
-    ids=["begun", "rename", "removal", "tombstone"],
+    ("when", "model"),
+    [(when, False) for when in KILLED_AT] + [(each, True) for each in ("begun", "removal")],
 )
-def test_what_a_killed_sweep_left_the_next_one_ends(
-    service: Service,
-    run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    where: Any,
-    name: str,
-    model: bool,
+def test_what_a_sweep_that_was_killed_left_the_next_one_ends(
+    service: Service, run: Path, when: str, model: bool
 ) -> None:
     if model:
         (run / "model").mkdir()
-    delete(service, run)
-    with monkeypatch.context() as patch:
-        patch.setattr(where, name, _kill)
-        if (name, model) != ("rename", True):  # there nothing is renamed
-            with pytest.raises(Killed):
-                swept(service, run)
-            assert told(service, run)["gone"] is None
-            assert restore(service, run).status_code == 409
+    (project, twin), admin = in_a_project(service, run), service.client("admin")
+    admin.delete(f"/v1/projects/{project}")
+    where, name, calls = KILLED_AT[when]
+
+    def dies() -> None:
+        service.engine.dispose(close=False)  # the parent's connections
+        real, made = getattr(where, name), count()
+        setattr(where, name, lambda *a, **m: real(*a, **m) if next(made) < calls else die())
+        swept(service, run)
+
+    assert in_fork(dies) == KILLED
+    assert (told(service, run)["gone"] is None) == (when != "all runs")
+    assert of_project(service, project)[0]["gone"] is None
+    assert all(listed(service, project, run))
     swept(service, run)
-    assert told(service, run)["gone"] == LATER
-    assert run.exists() == model
-    assert [each for each in os.listdir(run.parent) if each != run.name] == []
+    assert told(service, run)["gone"] == of_project(service, project)[0]["gone"] == LATER
+    assert not any(listed(service, project, run))
+    left = {each.name for each in (run, twin)} if model else set()
+    assert {*os.listdir(run.parent)} == left
     assert not list(run.glob("checkpoint_*"))
 
 
-def test_a_removal_that_is_killed_between_two_files_goes_on(
-    service: Service, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    delete(service, run)
-    unlink, calls = os.unlink, count()
+def started_from(running: Library, folder: Path) -> VerifiedModel:
+    """A model whose run began with the weights of another, as its attestation says."""
+    weights = running.model("narrow").subjects[0].sha256
 
-    def once(*args: Any, **more: Any) -> None:
-        if next(calls):
-            raise Killed
-        unlink(*args, **more)
+    def began(made: Attestation) -> Attestation:
+        run = made.run.model_copy(update={"initial_weights": {"model.safetensors": weights}})
+        return made.model_copy(update={"run": run})
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", once)
-        with pytest.raises(Killed):
-            swept(service, run)
-    assert not run.exists()
-    assert os.listdir(run.parent) == [f".{run.name}.deleted"]
-    assert swept(service, run).removed == [run.name]
-    assert os.listdir(run.parent) == []
+    world, start = running.shelf.world, {"block.1": ["unknown"]}
+    made = world.deploy(folder, run="run-child", pretrained=start, attestation=began)
+    return world.verify(made)
 
 
-def test_a_registered_version_keeps_its_run_and_a_lineage_tells_what_was_deleted(
-    tmp_path: Path,
-) -> None:
+def test_what_lineages_need_keeps_a_run_and_they_tell_what_was_deleted(tmp_path: Path) -> None:
     with library(tmp_path) as running:
         service, folder = running.service, tmp_path / "run-narrow"
         commit_folder.commit(folder / folder_name(10), {"state.json": b"{}"})
         shutil.copytree(running.shelf.models["narrow"], folder / "model")
         with Session(service.engine) as session:
             add_rows(session, folder, [10])
+            replay = Run(**session.get_one(Run, folder.name).model_dump() | {"id": "replay"})
+            replay.replay_of, replay.folder = folder.name, f"{folder.name}/replays/replay"
+            session.add(replay)
+            child = started_from(running, tmp_path / "child")
+            index_model(
+                session, child, trust_root=running.shelf.root, key=KEY, folder=str(child.path)
+            )
+            add_version(session, "child", child.digest)
             session.commit()
-        answer = delete(service, folder)
-        assert (answer.status_code, "registered version, narrow 1.0.0" in answer.text) == (
-            409,
-            True,
-        )
+        project, _ = in_a_project(service, folder)
+        admin, asked = service.client("admin"), f"/v1/projects/{project}"
         lineage = f"/attestations/{running.digest('narrow')}/lineage"
         before = running.get("auditor", lineage).json()
-        with Session(service.engine) as session:
-            session.execute(sqlalchemy.delete(ModelVersion))
-            session.commit()
-        # Negative control: the version alone kept it.
-        assert delete(service, folder).json()["attested"]
+        for needs, attestation in (
+            ("registered version, narrow 1.0.0", running.digest("narrow")),
+            ("version began with it, child 1.2.0", child.digest),
+        ):
+            for path in (f"/v1/runs/{folder.name}", f"/v1/experiments/{folder.name}", asked):
+                answer = admin.delete(path)
+                assert (answer.status_code, needs in answer.text) == (409, True)
+            with Session(service.engine) as session:
+                version = sqlalchemy.delete(ModelVersion)
+                session.execute(version.where(col(ModelVersion.attestation) == attestation))
+                session.commit()
+        assert "stays as evidence" in admin.delete("/v1/runs/replay").text
+        # Negative control: these two alone kept it.
+        assert admin.delete(asked).status_code == 200
         assert running.get("auditor", lineage).json() == before
-        assert swept(service, folder).removed == [folder.name]
+        assert swept(service, folder).projects == [project]
         assert not (folder / folder_name(10)).exists()
         running.shelf.world.verify(folder / "model")
         after = running.get("auditor", lineage).json()
         assert after["run"].pop("deleted") == LATER
         assert after == before
         assert told(service, folder)["digests"]["attestations"] == [running.digest("narrow")]
+        stone = of_project(service, project)
+        assert stone[0]["digests"]["attestations"] == [running.digest("narrow")]
 
         def fill(new: Engine) -> None:
             with Session(new) as session:
@@ -451,4 +622,4 @@ def test_a_registered_version_keeps_its_run_and_a_lineage_tells_what_was_deleted
 
         rebuild(service.engine, fill)
         assert running.get("auditor", lineage).json()["run"]["deleted"] == LATER
-        assert told(service, folder)["gone"] == LATER
+        assert (told(service, folder)["gone"], of_project(service, project)) == (LATER, stone)

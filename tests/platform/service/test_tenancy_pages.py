@@ -13,9 +13,13 @@ from sqlmodel import Session
 
 from govray.platform.service.identity import access
 from govray.platform.store.database import open_store
+from govray.platform.store.states import ExperimentState, RunState
+from govray.platform.store.tables import Experiment, Project
 from tests.support.chromium import browser
+from tests.support.library import CREATED
 from tests.support.licensed_versions import register_all, verified
 from tests.support.people import make_tokens
+from tests.support.shown import ZERO, add_experiment, add_run
 from tests.support.site import served
 
 pytestmark = [pytest.mark.story, pytest.mark.browser]
@@ -106,6 +110,42 @@ def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
         whole(admin, 390)
         for page in (admin, member):
             page.context.close()
+
+
+def test_an_admin_deletes_a_project_and_an_experiment_and_takes_it_back(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = open_store(url, create=True)
+    (tmp_path / "gpt").mkdir()
+    with Session(engine) as session:
+        session.add(
+            Project(name="vision", workspace="default", settings={}, created=CREATED, user="admin")
+        )
+        add_experiment(session, "gpt", HOSTILE, "train", ExperimentState.COMPLETED)
+        given = {"steps": 3, "floor": 2.0, "hyperparameters": {}, "state": RunState.COMPLETED}
+        add_run(session, "gpt", "gpt", ZERO, **given)
+        values = {"storage": str(tmp_path), "project": "vision", "config": {}}
+        session.get_one(Experiment, "gpt").sqlmodel_update(values)
+        session.commit()
+    tokens = make_tokens(engine, "acme", "umbrella")
+    engine.dispose()
+    with served(url, auth=True) as address:
+        page = signed_in(chromium, address, tokens["admin"], 390)
+        for path in ("/experiments/gpt", "/projects/vision"):
+            page.goto(address + path)
+            page.get_by_role("link", name="Delete …").click()
+            expect(page.get_by_role("alertdialog")).to_contain_text("or not at all, and goes after")
+            whole(page, 390)
+            page.get_by_role("link", name="Leave it").click()
+            expect(page.get_by_role("alertdialog")).to_have_count(0)
+            page.get_by_role("link", name="Delete …").click()
+            page.get_by_role("button", name="Delete it").click()
+            expect(page.get_by_role("status")).to_contain_text("admin deleted it. It goes after")
+            whole(page, 390)
+            page.get_by_role("button", name="Restore it").click()
+            expect(page.get_by_role("link", name="Delete …")).to_be_visible()
+        page.context.close()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -35,7 +35,7 @@ from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.queue import standing
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
-from govray.platform.service.routes.deletions import delete_run, may_delete, restore_run
+from govray.platform.service.routes import deletions
 from govray.platform.service.routes.experiments import (
     MOST_RUNS,
     KnownExperiment,
@@ -54,7 +54,7 @@ from govray.platform.service.visible.visible_models import whole_attestations
 from govray.platform.service.visible.visible_runs import FoundExperiment
 from govray.platform.store import run_logs
 from govray.platform.store.experiment_tags import is_tag, tags_of
-from govray.platform.store.queue_entries import goes_on
+from govray.platform.store.queue_entries import ENDED, goes_on
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import (
     Attestation,
@@ -189,6 +189,9 @@ def experiment_page(
         status=422 if tags_wrong else 200,
         experiment=known,
         **(standing(visit, known.entry, ask) if known.entry else {"entry": None}),
+        deletion=deletions.mark_of(visit, experiment),
+        deletes=bool(runs) and known.state in ENDED and deletions.may_delete(visit, experiment),
+        asked=ask,
         tags=tags,
         tags_open=may_tag(visit, known),
         tags_given=" ".join(tags) if tags_given is None else tags_given,
@@ -223,7 +226,7 @@ def of_run(
     ask: Annotated[str, Query(max_length=16)] = "",
 ) -> HTMLResponse:
     run = known.id
-    deletes = may_delete(visit, known.experiment)
+    deletes = deletions.may_delete(visit, known.experiment)
     lines = lines_of(visit.session, run, first=view.first, last=view.last)
     live = goes_on(visit.session, known)
     decisions = visit.session.scalars(
@@ -252,8 +255,8 @@ def of_run(
         lines=sorted(lines.items(), key=lambda item: item[0][::-1]),
         live=live,
         deletion=visit.session.get(Deletion, run),
-        deletes=deletes,
-        asking=deletes and ask == "delete",
+        deletes=deletes and not live,
+        asked=ask,
         stream=f"/v1/runs/{run}/metrics/stream" if live else None,
         decisions=decisions,
         linked=_linked(visit, decisions),
@@ -270,14 +273,26 @@ def of_run(
 
 @router.post("/runs/{run}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
 def delete(visit: VisitDep, known: KnownRun) -> Response:
-    delete_run(visit, known)
+    deletions.delete_run(visit, known)
     return then(f"/runs/{quote(known.id)}")
 
 
 @router.post("/runs/{run}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
 def restore(visit: VisitDep, known: KnownRun) -> Response:
-    restore_run(visit, known)
+    deletions.restore_run(visit, known)
     return then(f"/runs/{quote(known.id)}")
+
+
+@router.post("/experiments/{experiment}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
+def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Response:
+    deletions.delete_experiment(visit, known)
+    return then(f"/experiments/{quote(known.id, safe='')}")
+
+
+@router.post("/experiments/{experiment}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
+def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Response:
+    deletions.restore_experiment(visit, known)
+    return then(f"/experiments/{quote(known.id, safe='')}")
 
 
 @router.get("/runs/{run}/figures/{file}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlmodel import col
@@ -15,18 +15,26 @@ from govray.platform.service.acting.project_rules import demand, demand_manage, 
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import FormDep, checked, field, then
+from govray.platform.service.pages.form_fields import FormDep, checked, field, form_of, then
 from govray.platform.service.pages.rendering import render
+from govray.platform.service.routes import deletions
 from govray.platform.service.routes import projects as routes
 from govray.platform.service.routes import role_bindings as role_routes
-from govray.platform.service.routes.deletions import space_of
 from govray.platform.service.routes.role_bindings import NewBinding
-from govray.platform.service.visible.readers import SIGNED_IN, administers
+from govray.platform.service.visible import visible_runs
+from govray.platform.service.visible.readers import RUN_READERS, SIGNED_IN, administers
 from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings
 from govray.platform.store.role_bindings import ROLES
-from govray.platform.store.tables import Experiment, Project, QueueEntry, RoleBinding, Workspace
+from govray.platform.store.tables import (
+    Experiment,
+    Project,
+    ProjectDeletion,
+    QueueEntry,
+    RoleBinding,
+    Workspace,
+)
 from govray.platform.store.usage import month_of, usage
 
 MOST_ROLES = 200
@@ -38,7 +46,9 @@ router = APIRouter(dependencies=[SIGNED_IN])
 
 @router.get("/projects")
 def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
-    statement = select(Project).where(project_rules.projects(visit.caller))
+    statement = select(Project).where(
+        project_rules.projects(visit.caller), visible_runs.in_a_project(Project.name)
+    )
     rows, after = page.rows(visit.session, statement, [Project.name])
     return render(
         visit,
@@ -77,7 +87,9 @@ def make_workspace(visit: VisitDep, fields: FormDep) -> Response:
 
 
 @router.get("/projects/{project}")
-def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
+def of_project(
+    visit: VisitDep, project: Name, ask: Annotated[str, Query(max_length=16)] = ""
+) -> HTMLResponse:
     row = find_project(visit.session, visit.caller, project)
     b = RoleBinding
     order = (col(b.scope), col(b.subject_kind), col(b.subject), col(b.role))
@@ -87,7 +99,7 @@ def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
         visit,
         "project.html",
         project=row,
-        space=space_of(visit, row.name),
+        space=deletions.space_of(visit, row.name),
         budget=_budget(visit, row),
         own=sorted(role_in(visit.caller, row, at=visit.at)),
         roles=roles[:MOST_ROLES],
@@ -96,6 +108,8 @@ def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
         manages=may(visit.caller, "manage", row, at=visit.at),
         bindable=[each for each in ROLES if each != "supplier"],
         settings=written(row.settings) if row.settings else "",
+        deletion=_mark(visit, row),
+        asked=ask,
     )
 
 
@@ -112,6 +126,14 @@ def _budget(visit: Visit, row: Project) -> tuple[float, float] | None:
         entries=col(QueueEntry.project) == row.name,
     )
     return sum(each.accelerator_hours for each in found), most
+
+
+def _mark(visit: Visit, row: Project) -> dict[str, Any] | None:
+    """The mark of a project, as a run's."""
+    mark = visit.session.get(ProjectDeletion, row.name)
+    if mark is None:
+        return None
+    return {**mark.model_dump(), "attested": False, "restored": None, "begun": None}
 
 
 def _around(row: Project) -> ColumnElement[bool]:
@@ -140,6 +162,18 @@ def set_settings(visit: VisitDep, project: Name, fields: FormDep) -> Response:
 def archive(visit: VisitDep, project: Name, fields: FormDep) -> Response:
     change = routes.PlaceChange(archived=field(fields, "archived") == "yes")
     routes.change_project(visit, project, change)
+    return then(f"/projects/{project}")
+
+
+@router.post("/projects/{project}/delete", dependencies=[RUN_READERS, Depends(form_of)])
+def delete(visit: VisitDep, project: Name) -> Response:
+    deletions.delete_project(visit, project)
+    return then(f"/projects/{project}")
+
+
+@router.post("/projects/{project}/restore", dependencies=[RUN_READERS, Depends(form_of)])
+def restore(visit: VisitDep, project: Name) -> Response:
+    deletions.restore_project(visit, project)
     return then(f"/projects/{project}")
 
 

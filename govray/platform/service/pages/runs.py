@@ -129,7 +129,7 @@ def run_rows(
             key,
         )
         .join(Experiment, col(Experiment.id) == col(Run.experiment))
-        .where(visible_runs.runs(visit.caller))
+        .where(visible_runs.runs(visit.caller), visible_runs.in_a_project(Experiment.project))
     )
     return page.rows(visit.session, statement, [key, col(Run.id)], descending=down)
 

@@ -1,6 +1,7 @@
-"""Deleting runs in two steps: marked now, gone after a time. And what is known of those that went.
+"""Deleting runs and projects in two steps, marked now and gone after a time. Their tombstones.
 
-For who submits in the run's project: their own runs, and an admin's all. A mark removes nothing,
+For who submits in the run's project: their own runs, and an admin's all. A project is for its
+admins, and goes with all its experiments and runs. A mark removes nothing,
 and `:restore` takes it back. What may not go is refused, with what needs it. The process that
 indexes the storage removes what is due.
 """
@@ -18,7 +19,12 @@ from pydantic import Field
 from sqlmodel import col, func, select
 
 from govray.governance.formats.document import Count
-from govray.platform.service.acting.project_rules import PlaceName, find_project, settings_of
+from govray.platform.service.acting.project_rules import (
+    PlaceName,
+    demand,
+    find_project,
+    settings_of,
+)
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.http.statuses import refusing
@@ -66,6 +72,22 @@ class Deletions(Answer):
     """What became of each run of an experiment."""
 
     items: list[Deletion]
+
+
+class ProjectDeletion(Answer):
+    """A project that is to be deleted, or was."""
+
+    project: str
+    at: str = Field(description="When it was marked.")
+    user: str
+    gone_after: str = Field(description="When it is removed, at the earliest.")
+    gone: str | None = Field(description="When the last of its runs was gone.")
+    why: str | None = Field(description="Why it is still there, though it is due.")
+    runs: int = Field(description="So many went, once it is gone.")
+    bytes: Count = Field(description="Of their checkpoints.")
+    digests: dict[str, list[str]] = Field(
+        description="Of its runs' attestations, code, prepared data and policies, once it is gone."
+    )
 
 
 class Space(Answer):
@@ -157,7 +179,54 @@ def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     runs = [each for each in visit.session.exec(of_experiment) if each.replay_of is None]
     if not runs:
         raise refused("No run of this experiment is known", "Index its storage first")
-    return Deletions(items=_mark(visit, runs))
+    d = tables.Deletion
+    gone = set(
+        visit.session.exec(select(d.run).where(d.experiment == known.id, col(d.gone).is_not(None)))
+    )
+    return Deletions(items=_mark(visit, [each for each in runs if each.id not in gone] or runs))
+
+
+@router.delete("/projects/{project}", responses=refusing(400, 409))
+def delete_project(visit: VisitDep, project: PlaceName) -> ProjectDeletion:
+    """Mark a project with all its experiments and runs, or nothing: one that may not go keeps all.
+
+    It takes no experiments any more. Once its runs are gone it is, too. Its name stays taken. Runs
+    that came after the mark are marked by asking again.
+    """
+    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    begin_writing(visit.session)
+    visit.session.refresh(row)
+    days = settings_of(row).delete_after_days
+    _put_marks(visit, deletions.project_runs(visit.session, row), days)
+    marked = deletions.mark_project(visit.session, row, days=days, by=visit.by)
+    visit.session.commit()
+    return ProjectDeletion.model_validate(marked)
+
+
+@router.post("/projects/{project}:restore", responses=refusing(409))
+def restore_project(visit: VisitDep, project: PlaceName) -> Deletions:
+    """Take back the marks of a project and of its runs whose removal has not begun."""
+    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    begin_writing(visit.session)
+    d, runs = tables.Deletion, deletions.restore_project(visit.session, row, by=visit.by)
+    found = visit.session.exec(select(d).where(col(d.run).in_(runs)).order_by(col(d.run)))
+    items = [Deletion.model_validate(each) for each in found]
+    visit.session.commit()
+    return Deletions(items=items)
+
+
+@router.get("/project-deletions")
+def deleted_projects(
+    visit: VisitDep, page: PageDep, project: Filter = None
+) -> Listing[ProjectDeletion]:
+    """Projects that are marked, and the tombstones of those that went. The latest mark first."""
+    p = tables.ProjectDeletion
+    statement = select(p).where(in_projects(visit.caller, p.project))
+    statement = filtered(statement, (p.project, project))
+    order = (p.at, p.project)
+    return page.listing(
+        visit.session, statement, order, ProjectDeletion.model_validate, descending=True
+    )
 
 
 @router.post(
@@ -176,15 +245,20 @@ def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
 
 
 def _mark(visit: Visit, runs: Sequence[tables.Run]) -> list[Deletion]:
+    days = _demand(visit, runs[0].experiment).delete_after_days
+    begin_writing(visit.session)
+    marked = _put_marks(visit, runs, days)
+    visit.session.commit()
+    return marked
+
+
+def _put_marks(visit: Visit, runs: Sequence[tables.Run], days: int) -> list[Deletion]:
     session = visit.session
-    experiment = runs[0].experiment
-    settings = _demand(visit, experiment)
-    begin_writing(session)
     attestor = visit.request.app.state.register is not None
     marked = []
     for each in runs:
         session.refresh(each)
-        storage = place(session.get_one(tables.Experiment, experiment).storage)
+        storage = place(session.get_one(tables.Experiment, each.experiment).storage)
         known = session.get(tables.Deletion, each.id)
         new = known is None or known.restored is not None
         if new:
@@ -193,12 +267,11 @@ def _mark(visit: Visit, runs: Sequence[tables.Run]) -> list[Deletion]:
         row = deletions.mark(
             session,
             each,
-            days=settings.delete_after_days,
+            days=days,
             attested=new and removal.has_model(storage, each.folder),
             by=visit.by,
         )
         marked.append(Deletion.model_validate(row))
-    session.commit()
     return marked
 
 
@@ -222,6 +295,18 @@ def _demand(visit: Visit, experiment: str) -> ProjectSettings:
         )
     project = visit.session.get(tables.Project, row.project)
     return settings_of(project) if project is not None else ProjectSettings()
+
+
+def mark_of(visit: Visit, experiment: str) -> tables.Deletion | None:
+    """The mark of the run that goes last, if all runs of an experiment are marked."""
+    t, d = tables.Run, tables.Deletion
+    marked = select(d).where(d.experiment == experiment, col(d.restored).is_(None))
+    own = select(t.id).where(t.experiment == experiment, col(t.replay_of).is_(None))
+    left = own.where(col(t.id).not_in(marked.with_only_columns(col(d.run))))
+    if visit.session.exec(left.limit(1)).first() is not None:
+        return None
+    order = (col(d.gone).is_not(None), col(d.gone_after).desc(), col(d.run))
+    return visit.session.exec(marked.order_by(*order).limit(1)).first()
 
 
 def may_delete(visit: Visit, experiment: str) -> bool:

@@ -290,10 +290,14 @@ def listed(caller: Caller) -> Any:
     ]
     return union_all(
         select(*(col(getattr(q, name)) for name in _OF_QUEUE)).where(
-            col(q.kind).in_(RUN_KINDS), visible_runs.entries(caller)
+            col(q.kind).in_(RUN_KINDS),
+            visible_runs.entries(caller),
+            visible_runs.in_a_project(q.project),
         ),
         select(*by_hand).where(
-            col(e.id).not_in(select(col(q.id))), visible_runs.experiments(caller)
+            col(e.id).not_in(select(col(q.id))),
+            visible_runs.experiments(caller),
+            visible_runs.in_a_project(e.project),
         ),
     ).subquery()
 

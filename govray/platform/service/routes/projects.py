@@ -31,6 +31,7 @@ from govray.platform.service.identity.pagination import Listing, PageDep, filter
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.roles import role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
+from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import SIGNED_IN, is_admin
 from govray.platform.store import tables, tenancy
 from govray.platform.store.database import begin_writing
@@ -134,7 +135,9 @@ def projects(
 ) -> Listing[Project]:
     """The projects that you see, by name."""
     row = tables.Project
-    statement = select(row).where(project_rules.projects(visit.caller))
+    statement = select(row).where(
+        project_rules.projects(visit.caller), visible_runs.in_a_project(row.name)
+    )
     statement = filtered(statement, (row.workspace, workspace))
     return page.listing(visit.session, statement, (row.name,), lambda each: _project(visit, each))
 

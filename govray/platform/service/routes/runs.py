@@ -120,10 +120,12 @@ def runs(
     sort: Annotated[str, sorting(*RUN_ORDERS)] = "-started",
 ) -> Listing[Run]:
     """The runs that you may read, the latest first."""
-    row, down = tables.Run, sort.startswith("-")
+    row, e, down = tables.Run, tables.Experiment, sort.startswith("-")
     key = run_order(sort.removeprefix("-"), down=down)
     statement = filtered(
-        select(*(*columns_of(row, Run), key)).where(visible_runs.runs(visit.caller)),
+        select(*(*columns_of(row, Run), key))
+        .join(e, col(e.id) == col(row.experiment))
+        .where(visible_runs.runs(visit.caller), visible_runs.in_a_project(e.project)),
         *((row.experiment, experiment), (row.state, state), (row.policy, policy)),
     )
     statement = started_between(statement, row.started, since, before)

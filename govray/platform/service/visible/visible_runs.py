@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlmodel import Session, col
@@ -20,6 +21,13 @@ from govray.platform.store.states import ExperimentState
 def experiments(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Experiment`: those that the caller may read."""
     return in_projects(caller, tables.Experiment.project)
+
+
+def in_a_project(project: Any) -> ColumnElement[bool]:
+    """Condition on a column with projects' names, for lists: not one that is deleted and gone. Its
+    runs are still found by name, so what names them leads somewhere."""
+    d = tables.ProjectDeletion
+    return col(project).not_in(select(col(d.project)).where(col(d.gone).is_not(None)))
 
 
 def is_no_task() -> ColumnElement[bool]:
