@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.platform.indexing.indexer import IndexReport, IndexSettings
     from govray.platform.indexing.sweep import Swept
+    from govray.platform.indexing.unnamed_archives import Unnamed
 
 app = typer.Typer(help="Make, fill and rebuild the index of runs and models.")
 
@@ -34,6 +35,8 @@ DEFAULT_STORE = "sqlite:///govray.db"
 _LOOK_S = 2.0
 _RETAIN_S = 600.0
 """Between looks for runs that no project's retention keeps."""
+_ARCHIVES_S = 86_400.0
+"""Between looks for archives that nothing names: each reads the records of all runs."""
 
 Store = Annotated[
     str,
@@ -120,7 +123,7 @@ def keep_indexed(
     import time
 
     told: dict[str, str] = {}
-    begin, retain_next = "", 0.0
+    begin, retain_next, archives_next = "", 0.0, 0.0
     while not stop.is_set():
         done = _look(engine, storage, settings, begin)
         _tell_left_out({k: v for k, v in done.left_out.items() if told.get(k) != v})
@@ -131,12 +134,16 @@ def keep_indexed(
             if retaining:
                 retain_next = time.monotonic() + _RETAIN_S
             _sweep(engine, storage, attestor=settings.models is not None, retaining=retaining)
+            if time.monotonic() >= archives_next:
+                archives_next = time.monotonic() + _ARCHIVES_S
+                for name, why in _remove_unnamed(engine, storage).stay.items():
+                    note(f"What nothing names stays, for {name}: {why}")
             stop.wait(_LOOK_S)
 
 
 @app.command("sweep")
 def sweep(storage: Storage, models: Models = None, store: Store = DEFAULT_STORE) -> None:
-    """Remove the runs below a storage path that are marked and due.
+    """Remove what is marked and due below a storage path, and archives that nothing names.
 
     A service with --storage, and index --follow, do the same.
     """
@@ -144,10 +151,25 @@ def sweep(storage: Storage, models: Models = None, store: Store = DEFAULT_STORE)
 
     with opened(open_store(store)) as engine:
         done = _sweep(engine, storage, attestor=models is not None)
-    report({"removed": done.removed, "kept": done.kept})
-    line(f"SWEPT  {len(done.removed)} runs removed")
+        unnamed = _remove_unnamed(engine, storage)
+    report(
+        asdict(done)
+        | {
+            "archives": unnamed.removed,
+            "prepared": unnamed.prepared,
+            "unnamedStay": unnamed.stay,
+        }
+    )
+    line(
+        f"SWEPT  {len(done.removed)} runs, {len(unnamed.removed)} archives of code and "
+        f"{len(unnamed.prepared)} of prepared data removed"
+    )
+    for project in done.projects:
+        field("gone", f"project {project}")
     for run, why in done.kept.items():
         field("kept", f"{run}: {why}")
+    for name, why in unnamed.stay.items():
+        field("unnamed stay", f"{name}: {why}")
 
 
 def _sweep(engine: Engine, storage: Place, *, attestor: bool, retaining: bool = True) -> Swept:
@@ -160,6 +182,14 @@ def _sweep(engine: Engine, storage: Place, *, attestor: bool, retaining: bool = 
     if retaining:
         retain(engine, storage, at=at, attestor=attestor)
     return remove_due(engine, storage, at=at, attestor=attestor)
+
+
+def _remove_unnamed(engine: Engine, storage: Place) -> Unnamed:
+    from govray.governance.formats.document import format_time
+    from govray.platform.indexing.unnamed_archives import remove_unnamed
+    from govray.train.run_folder.clock import instant
+
+    return remove_unnamed(engine, storage, at=format_time(instant()))
 
 
 @app.command("rebuild")

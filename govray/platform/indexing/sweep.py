@@ -10,6 +10,7 @@ A project goes in one transaction, once no run of it is there, whichever storage
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
@@ -21,6 +22,7 @@ from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.tenancy import settings_by_project
 from govray.storage.place import Place
+from govray.train.inputs.run_record import recorded_digests
 from govray.train.run_folder import removal
 
 
@@ -111,6 +113,9 @@ def _remove(engine: Engine, storage: Place, run: str, *, at: str, attestor: bool
             has_model = removal.has_model(storage, row.folder)
             if begins:
                 deletions.describe(session, known, row, attested=has_model)
+                with suppress(GovrayError, OSError):
+                    recorded = recorded_digests(storage / row.folder)
+                    row.digests = {**row.digests, "recorded": sorted(recorded)}
             row.attested |= has_model or bool(deletions.attestations(session, run))
             row.begun = row.begun or at
             session.add(row)

@@ -18,6 +18,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.submission.code_archive import check_digest
 from govray.governance.submission.submission import Submission
 from govray.storage.atomic_file import make_folder, write_whole
 from govray.storage.place import Place
@@ -217,6 +218,21 @@ def read_record(run_folder: Place, most: int = MOST) -> RunRecord:
     for name in FILES:
         files[name] = read_regular(folder / name, most - sum(map(len, files.values())))
     return parse_record(files, where=str(folder))
+
+
+def recorded_digests(run_folder: Place) -> set[str]:
+    """The digests of what a run reads from its storage, as its record says. These are its archived
+    working directory, and the prepared data of training and validation. Nothing else of the record
+    is looked at. Raises as `read_record`."""
+    where = run_folder / RECORD / SUMMARY
+    summary: Any = canonical_json.parse_canonical(read_regular(where), where=str(where))
+    try:
+        sections = [summary.get(name) or {} for name in ("submission", "plan", "validation")]
+        given = [summary.get("archive"), sections[0].get("archive")]
+        given += [each.get("manifest") for each in sections[1:]]
+        return {check_digest(each) for each in given if each is not None}
+    except (AttributeError, TypeError, UsageError):
+        raise Malformed("this is not what a run recorded", where=str(where)) from None
 
 
 def write_files(run_folder: Place, files: Mapping[str, bytes]) -> None:

@@ -88,6 +88,12 @@ def remove(storage: Place, below: str, *, keep: bool) -> None:
         _clear(aside, parent)
 
 
+def clear_aside(storage: Place, below: str) -> None:
+    """Remove what a call of `remove` that was killed left of a folder, and nothing else."""
+    with _run(storage, below) as (parent, _):
+        _clear(f".{Path(below).name}.deleted", parent)
+
+
 @contextmanager
 def _run(storage: Place, below: str) -> Iterator[tuple[int, Path | None]]:
     """The folder above a run's, opened, and the run's; None: no plain folder is there."""

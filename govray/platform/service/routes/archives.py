@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path as FilePath
 from typing import Annotated
 
 from anyio import fail_after, to_thread
@@ -21,7 +22,7 @@ from sqlmodel import Session
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from govray.governance.submission.code_archive import archive_place, largest_archive
+from govray.governance.submission.code_archive import archive_place, largest_archive, renew
 from govray.governance.submission.received_archive import ReceivedArchive, kept_bytes, receive
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
@@ -148,6 +149,7 @@ async def put_archive(visit: VisitDep, response: Response, digest: _Digest) -> A
     storage, uploads = _storage(visit.request), visit.request.app.state.archive_uploads
     size = await _kept(visit.request, storage, digest)
     if size is not None:
+        await to_thread.run_sync(renew, archive_place(storage, digest))
         response.status_code = 200
         return Archive(digest=digest, bytes=str(size))
     with (
@@ -227,7 +229,9 @@ def check_there(visit: Visit, digest: str | None) -> None:
     if storage is None or digest is None:
         return
     with _available():
-        there = archive_place(storage, digest).is_file()
+        there = (place := archive_place(storage, digest)).is_file()
+    if there and isinstance(place, FilePath):
+        renew(place)
     if not there:
         raise not_valid(
             "body.archive", f"There is no archive {digest}", "Send it with PUT /v1/archives/DIGEST"
