@@ -22,11 +22,15 @@ _ROWS = 30
 
 def search(file: SearchFile, *, new: bool) -> None:
     """Run a search under a live table on standard error, and print its outcome."""
-    from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
-    from govray.tune.search import run
+    from govray.train.inputs.run_listing import require_there
 
     operator_key.take(file.experiment.attestation_key)
+    require_there(file.experiment)  # before the imports of seconds that follow
+
+    from govray.train.driver.ray_cluster import ray_running
+    from govray.tune.search import run
+
     live = Live(console=err, transient=True, auto_refresh=False)
     # Ray comments on the number of processes on standard output, which is for the result.
     with contextlib.redirect_stdout(sys.stderr), ray_running(), live:

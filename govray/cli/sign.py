@@ -39,18 +39,18 @@ def sign(
     The envelope goes beside the source: NAME.dsse.json, or NAME.json for a trust root. A file that
     can't be signed ends the command; said again, it leaves those before it as they are.
     """
+    read = [user_files.read(path) for path in paths]  # before a key is asked for
     signer = signing_key.load(key, password_file)
-    done = [_signed(path, signer, force) for path in paths]
-    report(done)
+    given = zip(paths, read, strict=True)
+    report([_signed(path, data, signer, force) for path, data in given])
 
 
-def _signed(path: Path, signer: Signer, force: bool) -> dict[str, Any]:
+def _signed(path: Path, data: bytes, signer: Signer, force: bool) -> dict[str, Any]:
     """Sign one file, and say so."""
     from govray.cli import source_files
     from govray.governance.formats.canonical_json import sha256
     from govray.governance.formats.dsse import Envelope
 
-    data = user_files.read(path)
     output = path
     existing = _parse(data)
     action = "unchanged"

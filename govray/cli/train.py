@@ -109,12 +109,16 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     It is called when Ray runs. So it imports the trainer, which takes as long as Ray's start, and
     both happen at once.
     """
-    from govray.train.driver.progress import TimeLeft, hours
-    from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
+    from govray.train.inputs.run_listing import require_there
     from govray.train.inputs.run_record import read_record
 
     operator_key.take(experiment.attestation_key)
+    require_there(experiment)  # before the imports of seconds that follow
+
+    from govray.train.driver.progress import TimeLeft, hours
+    from govray.train.driver.ray_cluster import ray_running
+
     sizes: list[ModelSize] = []
     left, expected = TimeLeft(), False
     steps = 0  # until the plan says how many

@@ -118,7 +118,7 @@ def load(
         raise Refused(
             "a trust root from inside the folder being verified is never trusted",
             where=str(path),
-            do="Get the trust root from its owner, not from the folder.",
+            do="If this is not the model's folder, name that; else get the root from its owner.",
         )
     return anchor(given, revocations).load(
         at=at, delegations=[user_files.read(each) for each in delegations]

@@ -163,6 +163,30 @@ def cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+@pytest.mark.parametrize("missing", ["key", "trust root"])
+def test_what_is_missing_is_said_before_ray_is_imported(
+    run: Run, tmp_path: Path, missing: str
+) -> None:
+    run("init", tmp_path / "deployment")
+    run("keys", "new", "key.pem")
+    key = "" if missing == "key" else str(tmp_path / "key.pem")
+    words = "import sys; from govray.cli import main; code = main(['train', 'jobs/train.yaml'])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{words}; assert 'ray' not in sys.modules; sys.exit(code)"],
+        cwd=tmp_path / "deployment",
+        env={**os.environ, "GOVRAY_KEY": key},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    if missing == "key":
+        assert "env:GOVRAY_KEY: the environment variable GOVRAY_KEY is not set" in done.stderr
+    else:
+        assert "policies/root.json: no trust root here" in done.stderr
+        assert "Make it with `govray sign policies/root.yaml`" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [

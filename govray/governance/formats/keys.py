@@ -269,8 +269,8 @@ def load_signer(
         UsageError: Nothing is there, others can read the file, or it holds no key. The message says
             what to do, and repeats no reference that could be a key.
     """
+    pem = private_pem(reference, os.environ if environment is None else environment)
     try:
-        pem = _private_pem(reference, os.environ if environment is None else environment)
         if callable(password):
             password = password() if b"ENCRYPTED" in pem else None
         return LocalSigner.from_pem(pem, password)
@@ -382,8 +382,15 @@ _PEM = "-----BEGIN"
 _NOT_SHOWN = "the key's reference"
 
 
-def _private_pem(reference: str, environment: Mapping[str, str]) -> bytes:
-    """The PEM that ``reference`` leads to."""
+def private_pem(reference: str, environment: Mapping[str, str]) -> bytes:
+    """The PEM that ``reference`` leads to. Raises as `load_signer`, which reads it."""
+    try:
+        return _read_reference(reference, environment)
+    except UsageError as error:
+        raise UsageError(error.what, where=shown_reference(reference), do=error.do) from None
+
+
+def _read_reference(reference: str, environment: Mapping[str, str]) -> bytes:
     if not reference.startswith("env:"):
         if reference.lstrip().startswith(_PEM):
             raise UsageError("this is a key, not where one is", do=_GIVE)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from govray.errors import Refused
-from govray.governance.formats.keys import Signer, held_key
+from govray.governance.formats.keys import Signer, held_key, is_outside, private_pem
 from govray.governance.signers.key_reference import open_signer
 from govray.governance.signers.pkcs11_reference import PIN_VARIABLE
 
@@ -65,6 +65,13 @@ def take(reference: str = f"env:{VARIABLE}", *, refuse: bool = False) -> None:
         )
     if PIN_VARIABLE in os.environ:
         _taken[PIN_VARIABLE] = os.environ.pop(PIN_VARIABLE)
+
+
+def require(reference: str) -> None:
+    """Raise what `load` would, where ``reference`` names a variable or a file and no key is there.
+    Nothing is decrypted, and no module or command is asked."""
+    if not is_outside(reference):
+        private_pem(reference, {**_taken, **os.environ})
 
 
 def load(reference: str, *, password: bytes | Callable[[], bytes] | None = None) -> Signer:

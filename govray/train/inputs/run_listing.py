@@ -20,6 +20,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.submission.submission import Submission
 from govray.storage.place import Place, place
 from govray.train.experiment.import_path import import_named
+from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.verified_inputs import read
@@ -267,12 +268,21 @@ def experiment_inputs(experiment: Experiment) -> InputFiles:
     )
 
 
+def require_there(experiment: Experiment) -> None:
+    """Raise what training would, if its key or a signed document that it begins with is missing.
+    It takes no time, and Ray's start does."""
+    operator_key.require(experiment.attestation_key)
+    files = experiment_inputs(experiment)
+    read(files.trust_root, "trust root")
+    read(files.policy, "signed policy")
+
+
 def changed(record: RunRecord, files: InputFiles) -> list[str]:
     """The inputs that changed since the run recorded them, by name.
     Signed documents are compared by payload, so another signature changes nothing."""
-    policy = read(files.policy, "signed policy", "govray sign policies/licences.yaml")
-    root = read(files.trust_root, "trust root", "govray sign policies/root.yaml")
-    delegations = [read(path, "delegation", "govray sign FILE") for path in files.delegations]
+    policy = read(files.policy, "signed policy")
+    root = read(files.trust_root, "trust root")
+    delegations = [read(path, "delegation") for path in files.delegations]
     found = [f"policy {files.policy}"] if _payload(policy) != _payload(record.policy) else []
     if _payload(root) != _payload(record.root):
         found.append(f"trust root {files.trust_root}")

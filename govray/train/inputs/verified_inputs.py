@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 
 from govray.data.corpus import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
@@ -135,8 +136,8 @@ def load_inputs(
             something is revoked.
         CouldNotCheck: The trust root asks for a revocation list, or for a newer one.
     """
-    root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
-    delegated = tuple(read(path, "delegation", "govray sign FILE") for path in delegations)
+    root_bytes = read(trust_root, "trust root")
+    delegated = tuple(read(path, "delegation") for path in delegations)
     try:
         trust = TrustState.load(root_bytes, at=at, delegations=delegated)
     except Untrusted as error:
@@ -148,7 +149,7 @@ def load_inputs(
         before = kept_lists(resumed, trust, at=today) if resumed else None
         lists = Revocations.load(trust, given, at=today, previous=before)
     check_fresh(trust, lists, at=today)
-    policy_bytes = read(policy, "signed policy", "govray sign policies/licences.yaml")
+    policy_bytes = read(policy, "signed policy")
     verified_policy = verify_policy(trust, policy_bytes, at=at)
     envelopes = read_credentials(corpora)
     credentials = verify_credentials(corpora, envelopes, trust, at=at)
@@ -185,11 +186,14 @@ def check_unrevoked(
             )
 
 
-def read(path: Place, what: str, make: str) -> bytes:
-    """A file's bytes, or an error that names it and the command that makes it."""
+def read(path: Place, what: str) -> bytes:
+    """A signed file's bytes, or an error that names it and the command that makes it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"no {what} here", where=str(path), do=f"Make it with `{make}`") from None
+        source = f"{str(path).removesuffix('.json').removesuffix('.dsse')}.yaml"
+        raise UsageError(
+            f"no {what} here", where=str(path), do=f"Make it with `govray sign {quote(source)}`"
+        ) from None
     except OSError as error:
         raise UsageError(f"{what} not readable: {error.strerror}", where=str(path)) from error
