@@ -311,7 +311,8 @@ class _Elsewhere(ControllerCallback):
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
         """The labels of each worker's node, in the place of the configuration's."""
-        return elsewhere(scaling_config, events.excluded_nodes(self._folder)) or None
+        excluded = events.excluded_nodes(self._folder)
+        return elsewhere(scaling_config, excluded) if excluded else None
 
 
 @dataclass(frozen=True)

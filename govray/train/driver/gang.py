@@ -116,8 +116,7 @@ NODE_ID = "ray.io/node-id"
 
 def elsewhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]) -> dict[str, str]:
     """What the node of each worker has to have, if it may be none of these."""
-    others = {NODE_ID: f"!in({', '.join(sorted(excluded))})"} if excluded else {}
-    return {**others, **labels_of(scaling)}
+    return {NODE_ID: f"!in({', '.join(sorted(excluded))})", **labels_of(scaling)}
 
 
 def refuse_nowhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]) -> None:
