@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 POOL_LABELS = "GOVRAY_POOL_LABELS"
 """The variable, which holds a JSON object of Ray's labels."""
+NODE_ID = "ray.io/node-id"
+"""Ray's own label of each node."""
 
 
 def node_labels(stated: Mapping[str, str]) -> dict[str, str]:

@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from govray.governance.submission.pool_labels import NODE_ID
 from govray.platform.tasks.task_file import KINDS
-
-NODE_ID = "ray.io/node-id"
-"""Ray's own label of each node."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from ray.core.generated.autoscaler_pb2 import (  # type: ignore[attr-defined]  #
 from ray.util import placement_group, remove_placement_group
 
 from govray.errors import GovrayError, UsageError
+from govray.governance.submission.pool_labels import NODE_ID
 from govray.train.driver.ray_cluster import autoscales, nodes_alive, nodes_in_time
 from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.resources import ACCELERATOR
@@ -63,17 +64,13 @@ def await_room(
         return
     assert scaling is not None
     labels, placement = labels_of(scaling), str(scaling.placement_strategy)
-
-    def room(nodes: Iterable[Resources]) -> int:
-        return places(nodes, gang[0], placement=placement, least=len(gang))
-
     words = need(gang, labels, placement)
     if not autoscales():
         nodes = nodes_in_time(
-            lambda nodes: room(nodes) >= len(gang), labels=labels, on_wait=on_wait
+            lambda nodes: _room(nodes, gang, placement) >= len(gang), labels=labels, on_wait=on_wait
         )
-        if (found := room(nodes)) < len(gang):
-            raise _too_large(words, labels, f"the cluster has room for {found}, and no autoscaler")
+        if (room := _room(nodes, gang, placement)) < len(gang):
+            raise _too_large(words, labels, f"the cluster has room for {room}, and no autoscaler")
         return
     group = placement_group(
         [dict(each) for each in gang],
@@ -110,10 +107,6 @@ def labels_of(scaling: ray.train.ScalingConfig | None) -> dict[str, str]:
     return dict(asked) if isinstance(asked, Mapping) else {}
 
 
-NODE_ID = "ray.io/node-id"
-"""Ray's own label of each node."""
-
-
 def elsewhere(scaling: ray.train.ScalingConfig | None, excluded: Collection[str]) -> dict[str, str]:
     """What the node of each worker has to have, if it may be none of these."""
     return {NODE_ID: f"!in({', '.join(sorted(excluded))})", **labels_of(scaling)}
@@ -129,18 +122,20 @@ def refuse_nowhere(scaling: ray.train.ScalingConfig | None, excluded: Collection
     gang, labels = gang_of(scaling), labels_of(scaling)
     if not gang or not excluded or not ray.is_initialized() or autoscales():
         return
-    left = [node for node in nodes_alive(labels) if node["NodeID"] not in excluded]
     assert scaling is not None
     placement = str(scaling.placement_strategy)
-    resources = [node["Resources"] for node in left]
-    room = places(resources, gang[0], placement=placement, least=len(gang))
-    if room < len(gang):
+    left = (each["Resources"] for each in nodes_alive(labels) if each["NodeID"] not in excluded)
+    if (room := _room(left, gang, placement)) < len(gang):
         raise GovrayError(
             f"the run starts {need(gang, labels, placement)}, and beside the nodes that log "
             f"policies excluded is room for {room}",
             where=f"nodes {', '.join(sorted(excluded))}",
             do="Mend these nodes and start Ray on them anew, or add others; then resume the run",
         )
+
+
+def _room(nodes: Iterable[Resources], gang: Sequence[Resources], placement: str) -> int:
+    return places(nodes, gang[0], placement=placement, least=len(gang))
 
 
 def places(

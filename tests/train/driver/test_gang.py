@@ -14,9 +14,9 @@ from ray._private.label_utils import validate_label_selector
 from ray.core.generated import autoscaler_pb2 as proto
 
 from govray.errors import GovrayError, UsageError
+from govray.governance.submission.pool_labels import NODE_ID
 from govray.train.driver import gang
 from govray.train.driver.gang import (
-    NODE_ID,
     await_room,
     elsewhere,
     never_fits,
