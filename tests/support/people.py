@@ -66,6 +66,13 @@ class Service:
         return engine
 
 
+def on_page(service: Service, kind: str = "engineer", **headers: str) -> TestClient:
+    """A client like a browser that is on one of the service's pages, and follows no redirect."""
+    made = service.client(kind, **(PAGE | OWN_PAGE | headers))
+    made.follow_redirects = False
+    return made
+
+
 @contextmanager
 def serve(
     url: str,
@@ -139,6 +146,7 @@ def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
 
 
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
+PAGE = {"accept": "text/html"}
 """What a browser says of a form that a page of this service sends."""
 
 

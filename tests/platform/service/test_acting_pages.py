@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlmodel import Session, col, delete, select
 
 from govray.platform.store import pools as store_pools
@@ -17,10 +16,9 @@ from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.queue_entries import submit
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import Lease, Pool, QueueEntry
-from tests.support.people import NOW, OWN_PAGE, Service
+from tests.support.people import NOW, Service, on_page
 
 FILE = (Path(__file__).parents[3] / "jobs" / "train.yaml").read_text()
-PAGE = {"accept": "text/html"}
 S = ExperimentState
 
 
@@ -57,14 +55,8 @@ def rows(service: Service) -> list[QueueEntry]:
         return list(session.exec(select(QueueEntry).order_by(col(QueueEntry.submitted))))
 
 
-def client(service: Service, kind: str = "engineer", **headers: str) -> TestClient:
-    made = service.client(kind, **PAGE, **(OWN_PAGE | headers))
-    made.follow_redirects = False
-    return made
-
-
 def html(service: Service, path: str, kind: str = "engineer", status: int = 200) -> str:
-    answer = client(service, kind).get(path)
+    answer = on_page(service, kind).get(path)
     assert answer.status_code == status, answer.text[:400]
     return answer.text
 
@@ -103,7 +95,7 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
 
 
 def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> None:
-    engineer = client(service)
+    engineer = on_page(service)
     given = {"file": FILE.replace("\n", "\r\n"), "project": "p", "pool": "gpu", "priority": "-3"}
     page = engineer.post("/new", data={**given, "tags": "b, a", "overrides": "max_steps=7"})
     assert page.status_code == 200
@@ -128,7 +120,7 @@ def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> No
 
 
 def test_without_a_key_a_second_press_submits_a_second_time(service: Service) -> None:
-    engineer = client(service)
+    engineer = on_page(service)
     sent = hidden(engineer.post("/new", data={"file": FILE}).text) | {"key": ""}
     for _ in range(2):
         engineer.post("/experiments", data=sent)
@@ -155,7 +147,7 @@ def test_what_is_not_valid_is_said_and_what_was_typed_stays(
 ) -> None:
     typed = {"file": FILE, "tags": "kept"} | fields
     for path in ("/new", "/experiments"):
-        answer = client(service).post(path, data=typed)
+        answer = on_page(service).post(path, data=typed)
         assert answer.status_code == (422 if said else 404), answer.text
         if said:
             assert 'role="alert"' in answer.text
@@ -192,7 +184,7 @@ def test_buttons_are_there_for_who_may_press_them_when_they_mean_something(
 
 def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None:
     id_ = add(service)
-    there, engineer = f"/experiments/{id_}", client(service)
+    there, engineer = f"/experiments/{id_}", on_page(service)
 
     def press(verb: str) -> ExperimentState:
         answer = engineer.post(f"{there}/{verb}")
@@ -222,8 +214,8 @@ def test_a_form_of_any_size_is_an_answer(service: Service, path: str) -> None:
     """Nine fields were an error of the service."""
     for count, malformed in ((9, False), (40, True)):
         given = {f"field-{number}": "x" for number in range(count)}
-        answer = client(service).post(path, data=given, headers={"Accept": "text/html"})
+        answer = on_page(service).post(path, data=given, headers={"Accept": "text/html"})
         assert answer.status_code < 500
         assert (answer.status_code == 400) == (malformed and answer.status_code != 404)
-    raw = client(service).post(path, content=b"text=%ff", headers={"Accept": "text/html"})
+    raw = on_page(service).post(path, content=b"text=%ff", headers={"Accept": "text/html"})
     assert raw.status_code in (400, 404)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from sqlmodel import Session
 
@@ -16,8 +14,7 @@ from govray.data.similarity.near_copies import near_records
 from govray.platform.service.http.settings import CaseSettings
 from tests.support.case_world import MODEL, CaseWorld, add_version, case_world, reworded
 from tests.support.chromium import browser
-from tests.support.people import OWN_PAGE
-from tests.support.site import served
+from tests.support.site import reader, served, whole
 
 pytestmark = [pytest.mark.story, pytest.mark.browser]
 
@@ -45,28 +42,6 @@ def address(world: CaseWorld) -> Iterator[str]:
 def chromium() -> Iterator[Browser]:
     with browser() as opened:
         yield opened
-
-
-def reader(chromium: Browser, address: str, token: str | None = None, width: int = 1200) -> Page:
-    context = chromium.new_context(viewport={"width": width, "height": 900})
-    if token is not None:
-        context.request.post(f"{address}/sign-in", form={"token": token}, headers=OWN_PAGE)
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.wrong = wrong  # type: ignore[attr-defined]
-    return page
-
-
-def whole(page: Page, width: int = 1200) -> None:
-    """No console error, no serious finding, and nothing wider than the screen."""
-    assert page.wrong == []  # type: ignore[attr-defined]
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("window.hacked") is None
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert serious == [], json.dumps(serious)[:2000]
 
 
 def asked(page: Page, address: str, text: str, contact: str = "rights@example.org") -> str:

@@ -18,9 +18,8 @@ from govray.platform.store.lineage import lineage
 from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import Run
 from tests.support.library import Library, library
+from tests.support.people import PAGE
 from tests.support.shown import HOSTILE, ZERO, add_experiment, add_number, add_run
-
-PAGE = {"accept": "text/html"}
 
 
 @pytest.fixture(scope="module")

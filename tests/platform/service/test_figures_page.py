@@ -17,11 +17,9 @@ from govray.train.run_folder.figures import (
     ResultTable,
 )
 from govray.train.run_folder.figures import keep as keep_figure
-from tests.support.people import Service
+from tests.support.people import PAGE, Service
 from tests.support.png_file import png
 from tests.support.shown import ZERO, add_experiment, add_run
-
-PAGE = {"accept": "text/html"}
 
 
 @pytest.fixture(scope="module")

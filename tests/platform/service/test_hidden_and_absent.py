@@ -9,8 +9,8 @@ from sqlalchemy import true
 
 from govray.platform.service.visible import visible_models
 from tests.support.library import Library, library
+from tests.support.people import PAGE
 
-PAGE = {"accept": "text/html"}
 NOWHERE = "0" * 64
 
 # An address with the name that is hidden, and the same with a name that is nowhere.

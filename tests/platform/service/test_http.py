@@ -9,9 +9,8 @@ import pytest
 from govray.platform.service.http import methods
 from govray.platform.service.http.problems import MEDIA_TYPE
 from tests.support.library import Library, library
+from tests.support.people import PAGE
 from tests.support.runs import add_runs
-
-PAGE = {"accept": "text/html"}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_a_405_says_every_method_that_the_address_takes(
     [
         (
             "/v1/experiments?stat=RUNNING",
-            "archived, before, cursor, limit, name, pool, project, since, state, tag, user",
+            "archived, before, cursor, limit, name, pool, project, since, sort, state, tag, user",
         ),
         ("/v1/health?x", None),
         ("/v1/models/first/versions/1.0.0?history=1", "none"),

@@ -11,8 +11,7 @@ from govray.platform.service.pages.charts.heatmap import heat_map
 from govray.platform.service.pages.signing_in import own_path
 from govray.platform.store.lineage import lineage
 from tests.support.library import Library, library
-
-PAGE = {"accept": "text/html"}
+from tests.support.people import PAGE
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlmodel import Session
 
 from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from tests.support.gates import UNMONITORED, gated, signed
-from tests.support.people import OWN_PAGE, Service, serve
+from tests.support.people import Service, on_page, serve
 from tests.support.shelf_of_models import made_once
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
@@ -38,32 +37,26 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-def client(service: Service, kind: str = "engineer", **headers: str) -> TestClient:
-    made = service.client(kind, accept="text/html", **(OWN_PAGE | headers))
-    made.follow_redirects = False
-    return made
-
-
 def stage(service: Service, version: str = "1.0.0") -> str:
     with Session(service.engine) as session:
         return registry.get(session, "first", version).stage
 
 
 def test_a_version_goes_from_stage_to_stage(running: Service) -> None:
-    page = client(running).get(ONE).text
+    page = on_page(running).get(ONE).text
     assert re.findall(r"promote\?stage=(\w+)", page) == ["staging", "archived"]
     for wanted in ("staging", "production"):
-        page = client(running).get(f"{ONE}/promote", params={"stage": wanted}).text
+        page = on_page(running).get(f"{ONE}/promote", params={"stage": wanted}).text
         assert f"Move it to {wanted}</button>" in page
         assert ">holds<" in page
-        answer = client(running).post(f"{ONE}/promote", data={"stage": wanted})
+        answer = on_page(running).post(f"{ONE}/promote", data={"stage": wanted})
         assert (answer.status_code, answer.headers["location"]) == (303, ONE)
         assert stage(running) == wanted
-    page = client(running).get(f"{ONE}/promote", params={"stage": "staging"}).text
+    page = on_page(running).get(f"{ONE}/promote", params={"stage": "staging"}).text
     assert "does not go to staging" in page
     assert "</form>" not in page.partition("<main")[2]
-    assert client(running).post(f"{ONE}/promote", data={"stage": "staging"}).status_code == 409
-    client(running).post(f"{ONE}/promote", data={"stage": "archived"})
+    assert on_page(running).post(f"{ONE}/promote", data={"stage": "staging"}).status_code == 409
+    on_page(running).post(f"{ONE}/promote", data={"stage": "archived"})
     assert stage(running) == "archived"
 
 
@@ -75,52 +68,55 @@ def test_gates_that_fail_are_named_and_nothing_changes(running: Service) -> None
         head = UNMONITORED.partition("stages:")[0]
         asked = f"{head}stages:\n  staging: [monitored]\n  production: []\n"
         gates.write_bytes(signed(made_once().world, asked))
-        page = client(running).get(f"{two}/promote", params={"stage": "staging"}).text
+        page = on_page(running).get(f"{two}/promote", params={"stage": "staging"}).text
         assert ">fails<" in page
         assert "Move it to staging</button>" not in page
-        answer = client(running).post(f"{two}/promote", data={"stage": "staging"})
+        answer = on_page(running).post(f"{two}/promote", data={"stage": "staging"})
         assert answer.status_code == 409
         assert "monitored" in answer.text
         gates.unlink()
-        page = client(running).get(f"{two}/promote", params={"stage": "staging"}).text
+        page = on_page(running).get(f"{two}/promote", params={"stage": "staging"}).text
         assert "The gates could not be asked" in page
         assert "Move it to staging</button>" not in page
-        assert client(running).post(f"{two}/promote", data={"stage": "staging"}).status_code == 422
+        assert on_page(running).post(f"{two}/promote", data={"stage": "staging"}).status_code == 422
     finally:
         gates.write_bytes(before)
     assert stage(running, "1.1.0") == "none"
 
 
 def test_an_attestation_becomes_a_version_with_labels_and_notes(running: Service) -> None:
-    digest = client(running).get("/v1/models/first/versions/1.0.0").json()["attestation"]
+    digest = on_page(running).get("/v1/models/first/versions/1.0.0").json()["attestation"]
     shown = f"/attestations/{digest.removeprefix('sha256:')}"
-    assert f'href="{shown}/register"' in client(running).get(shown).text
-    assert ">Register it</button>" in client(running).get(f"{shown}/register").text
+    assert f'href="{shown}/register"' in on_page(running).get(shown).text
+    assert ">Register it</button>" in on_page(running).get(f"{shown}/register").text
     new = {
         "model": "fresh",
         "version": "2.0.0",
         "labels": " team=code\r\n\r\nuse=a=b ",
         "notes": "x",
     }
-    made = client(running).post(f"{shown}/register", data=new)
+    made = on_page(running).post(f"{shown}/register", data=new)
     assert (made.status_code, made.headers["location"]) == (303, "/models/fresh/2.0.0")
-    assert client(running).post(f"{shown}/register", data=new).status_code == 409
+    assert on_page(running).post(f"{shown}/register", data=new).status_code == 409
     edit = "/models/fresh/2.0.0/edit"
-    assert "team=code\nuse=a=b</textarea>" in client(running).get(edit).text
-    changed = client(running).post(edit, data={"labels": "team=law", "notes": "<b>mind</b>"})
+    assert "team=code\nuse=a=b</textarea>" in on_page(running).get(edit).text
+    changed = on_page(running).post(edit, data={"labels": "team=law", "notes": "<b>mind</b>"})
     assert changed.status_code == 303
-    page = client(running).get("/models/fresh/2.0.0").text
+    page = on_page(running).get("/models/fresh/2.0.0").text
     assert "team=law" in page
     assert "&lt;b&gt;mind&lt;/b&gt;" in page
     for wrong in ({"labels": "team"}, {"labels": "a=1\na =2"}, {"labels": "ä=1"}):
-        assert client(running).post(edit, data=wrong).status_code == 422
+        assert on_page(running).post(edit, data=wrong).status_code == 422
     for wrong in ({"model": "../up"}, {"version": "1"}, {"model": ""}):
-        assert client(running).post(f"{shown}/register", data=new | wrong).status_code in (400, 422)
+        assert on_page(running).post(f"{shown}/register", data=new | wrong).status_code in (
+            400,
+            422,
+        )
     for kind, headers in (("auditor", {}), ("engineer", {"sec-fetch-site": "cross-site"})):
         for path in (edit, f"{shown}/register"):
-            answer = client(running, kind, **headers).post(path, data=new | {"version": "3.0.0"})
+            answer = on_page(running, kind, **headers).post(path, data=new | {"version": "3.0.0"})
             assert answer.status_code == 403
-    assert "/edit" not in client(running, "auditor").get("/models/fresh/2.0.0").text
+    assert "/edit" not in on_page(running, "auditor").get("/models/fresh/2.0.0").text
     with Session(running.engine) as session:
         row = registry.get(session, "fresh", "2.0.0")
         assert (row.labels, row.notes, row.user) == ({"team": "law"}, "<b>mind</b>", "engineer")
@@ -129,10 +125,10 @@ def test_an_attestation_becomes_a_version_with_labels_and_notes(running: Service
 
 def test_who_may_not_promote_sees_no_link_and_is_refused(running: Service) -> None:
     for kind in ("auditor", "supplier"):
-        assert "/promote?stage=" not in client(running, kind).get(ONE).text
-        assert client(running, kind).get(f"{ONE}/promote?stage=staging").status_code == 403
-        answer = client(running, kind).post(f"{ONE}/promote", data={"stage": "archived"})
+        assert "/promote?stage=" not in on_page(running, kind).get(ONE).text
+        assert on_page(running, kind).get(f"{ONE}/promote?stage=staging").status_code == 403
+        answer = on_page(running, kind).post(f"{ONE}/promote", data={"stage": "archived"})
         assert answer.status_code == 403
-    elsewhere = client(running, **{"sec-fetch-site": "cross-site"})
+    elsewhere = on_page(running, **{"sec-fetch-site": "cross-site"})
     assert elsewhere.post(f"{ONE}/promote", data={"stage": "archived"}).status_code == 403
-    assert client(running).post(f"{ONE}/promote", data={"stage": "gold"}).status_code == 422
+    assert on_page(running).post(f"{ONE}/promote", data={"stage": "gold"}).status_code == 422

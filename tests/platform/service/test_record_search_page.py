@@ -11,8 +11,8 @@ from sqlalchemy import inspect, text
 from sqlmodel import Session
 
 from tests.support.library import Library, library
+from tests.support.people import PAGE
 
-PAGE = {"accept": "text/html"}
 OWN = {"sec-fetch-site": "same-origin"}
 SECRET = "a very private sentence\nover two lines é"
 

@@ -19,10 +19,9 @@ from govray.platform.store import tables
 from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import AuditEntry
 from tests.support.databases import on_both
-from tests.support.people import Service, serve
+from tests.support.people import PAGE, Service, serve
 from tests.support.shown import HOSTILE, ZERO
 
-PAGE = {"accept": "text/html"}
 RTL = '\u202eגרסה ‘quoted’ "&amp;"'
 HOW_MANY = 37
 

@@ -17,10 +17,8 @@ from govray.platform.service.pages.charts.search_plots import (
 )
 from govray.platform.store import tables
 from govray.platform.store.states import ExperimentState, RunState
-from tests.support.people import Service
+from tests.support.people import PAGE, Service
 from tests.support.shown import HOSTILE, ZERO, add_experiment, add_run
-
-PAGE = {"accept": "text/html"}
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(-1e3, 1e3)), min_size=2, max_size=30))

@@ -59,6 +59,15 @@ def test_a_304_needs_the_right_to_read(shelf: Library) -> None:
     tag = f'"{canonical_json.sha256(shelf.envelope("first"))}"'
     path = f"/attestations/{shelf.digest('first')}"
     assert shelf.get("public", path, **{"If-None-Match": tag}).status_code == 404
+    listed = [
+        f"/{kind}/{shelf.get('auditor', f'/{kind}').json()['items'][0]['digest']}"
+        for kind in ("policies", "trust-roots")
+    ]
+    size = shelf.get("auditor", "/ledgers/run-first").json()["size"]
+    for each in (path, *listed, f"/ledgers/run-first/tile/0/000.p/{size}"):
+        tag = shelf.get("auditor", each).headers["etag"]
+        answer = shelf.get("auditor", each, **{"If-None-Match": f'"x", W/{tag}'})
+        assert (answer.status_code, answer.content) == (304, b"")
 
 
 def test_the_listing_tells_a_supplier_name_and_digest_only(shelf: Library) -> None:

@@ -282,6 +282,9 @@ def test_an_engineer_acts_on_its_own_and_an_admin_on_all(empty: Service) -> None
         assert (status, "admin submitted it" in problem["detail"]) == (403, True)
     assert act(empty, "admin", submitted(empty)["id"], "stop")[0] == 200
     assert act(empty, "engineer", "s-none", "stop")[0] == 404
+    for path in ("/v1/experiments", "/v1/experiments:check"):
+        answer = empty.client("engineer").post(path, json={"forkOf": "s-none"})
+        assert answer.status_code == 404
 
 
 def test_without_the_seam_an_engineer_stops_what_is_anothers(

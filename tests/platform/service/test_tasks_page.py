@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlmodel import Session, col, delete, select
 
 from govray.platform.service.acting import acting
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import AuditEntry, QueueEntry, Repeat
 from govray.platform.tasks.task_file import read_task
-from tests.support.people import OWN_PAGE, Service
+from tests.support.people import Service, on_page
 from tests.support.shown_task import entry, serving_tasks
 
 FORM = {"name": "look", "kind": "notebook", "project": "default", "key": "k" * 22}
@@ -36,14 +35,8 @@ def _empty(request: pytest.FixtureRequest) -> Iterator[None]:
             session.commit()
 
 
-def client(service: Service, kind: str = "engineer", **headers: str) -> TestClient:
-    made = service.client(kind, accept="text/html", **(OWN_PAGE | headers))
-    made.follow_redirects = False
-    return made
-
-
 def page(service: Service, kind: str = "engineer", query: str = "", status: int = 200) -> str:
-    answer = client(service, kind).get(f"/tasks{query}")
+    answer = on_page(service, kind).get(f"/tasks{query}")
     assert answer.status_code == status, answer.text[:400]
     return answer.text
 
@@ -112,20 +105,20 @@ def test_the_form_starts_each_kind_once(
     shown: Service, fields: dict[str, str], file: dict[str, object]
 ) -> None:
     for _ in range(2):
-        answer = client(shown).post("/tasks", data=FORM | fields)
+        answer = on_page(shown).post("/tasks", data=FORM | fields)
         assert (answer.status_code, answer.headers.get("location")) == (303, "/tasks")
     (row,) = rows(shown)
     assert (row.kind, row.user, row.pool) == (file["kind"], "engineer", "default")
     assert read_task(row.config, where="config").model_dump() == file
     # Without a key the second press is a second task: negative control.
     for _ in range(2):
-        client(shown).post("/tasks", data=FORM | fields | {"key": ""})
+        on_page(shown).post("/tasks", data=FORM | fields | {"key": ""})
     assert len(rows(shown)) == 3
 
 
 def test_opening_leads_to_the_tasks_own_host_once_and_stopping_comes_back(shown: Service) -> None:
     task = add(shown, "notebook", S.RUNNING)
-    answer = client(shown).post(f"/tasks/{task}/open")
+    answer = on_page(shown).post(f"/tasks/{task}/open")
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "private, no-store")
     (url,) = set(re.findall(r'href="(https://[^"]+)"', answer.text))
     assert url.startswith(f"https://{task}.tasks.example.org/tasks/{task}/enter?ticket=")
@@ -133,9 +126,9 @@ def test_opening_leads_to_the_tasks_own_host_once_and_stopping_comes_back(shown:
     with Session(shown.engine) as session:
         noted = select(AuditEntry).where(col(AuditEntry.action) == "task opened")
         assert task in {each.subject for each in session.exec(noted)}
-    stopped = client(shown).post(f"/tasks/{task}/stop")
+    stopped = on_page(shown).post(f"/tasks/{task}/stop")
     assert (stopped.status_code, stopped.headers["location"]) == (303, f"/tasks/{task}")
     assert rows(shown)[0].state == S.STOPPING
     assert buttons(shown, "engineer") == set()
-    again = client(shown).post(f"/tasks/{task}/stop")
+    again = on_page(shown).post(f"/tasks/{task}/stop")
     assert (again.status_code, "text/html" in again.headers["content-type"]) == (409, True)

@@ -101,6 +101,16 @@ def test_its_owner_and_an_admin_open_it_and_nobody_else(shown: Service) -> None:
     assert answer["url"].removeprefix(start) not in repr(found)
 
 
+def test_what_its_state_does_not_allow_is_refused(shown: Service) -> None:
+    task = shown.client("engineer").post("/v1/tasks", json=NEW).json()["id"]
+    for verb, status in (
+        *(("archive", 409), ("resume", 409), ("stop", 200), ("stop", 409), ("kill", 409)),
+        *(("resume", 200), ("kill", 200), ("archive", 200), ("unarchive", 200)),
+    ):
+        answer = shown.client("engineer").post(f"/v1/tasks/{task}:{verb}")
+        assert answer.status_code == status, (verb, answer.text)
+
+
 def test_what_it_keeps_is_for_who_may_open_it(shown: Service) -> None:
     storage: Path = shown.app.state.settings.storage
     task = entry(shown.engine, kind="command")

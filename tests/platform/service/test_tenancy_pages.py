@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 from sqlmodel import Session
 
 from govray.platform.service.identity import access
@@ -20,7 +18,7 @@ from tests.support.library import CREATED
 from tests.support.licensed_versions import register_all, verified
 from tests.support.people import make_tokens
 from tests.support.shown import ZERO, add_experiment, add_run
-from tests.support.site import served
+from tests.support.site import reader, served, whole
 
 pytestmark = [pytest.mark.story, pytest.mark.browser]
 
@@ -38,29 +36,6 @@ def chromium() -> Iterator[Browser]:
         yield opened
 
 
-def signed_in(chromium: Browser, address: str, token: str, width: int = 1200) -> Page:
-    context = chromium.new_context(viewport={"width": width, "height": 900})
-    own_page = {"Sec-Fetch-Site": "same-origin"}
-    context.request.post(f"{address}/sign-in", form={"token": token}, headers=own_page)
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.wrong = wrong  # type: ignore[attr-defined]
-    return page
-
-
-def whole(page: Page, width: int) -> None:
-    """No console error, no serious finding, and nothing wider than the screen."""
-    page.wait_for_load_state()  # a slow machine has the text before the style
-    assert page.wrong == []  # type: ignore[attr-defined]
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("window.hacked") is None
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert serious == [], json.dumps(serious)[:2000]
-
-
 def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
     tmp_path: Path, chromium: Browser
 ) -> None:
@@ -69,12 +44,12 @@ def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
     tokens = make_tokens(engine, "acme", "umbrella")
     engine.dispose()
     with served(url, auth=True) as address:
-        member = signed_in(chromium, address, tokens["member"], 390)
+        member = reader(chromium, address, tokens["member"], 390)
         member.goto(f"{address}/projects")
         expect(member.locator("main")).to_contain_text("You have no role in a project")
         whole(member, 390)
 
-        admin = signed_in(chromium, address, tokens["admin"], 390)
+        admin = reader(chromium, address, tokens["admin"], 390)
         admin.goto(f"{address}/projects")
         admin.locator("#name").fill("vision")
         admin.locator("#description").fill(HOSTILE)
@@ -131,7 +106,7 @@ def test_an_admin_deletes_a_project_and_an_experiment_and_takes_it_back(
     tokens = make_tokens(engine, "acme", "umbrella")
     engine.dispose()
     with served(url, auth=True) as address:
-        page = signed_in(chromium, address, tokens["admin"], 390)
+        page = reader(chromium, address, tokens["admin"], 390)
         for path in ("/experiments/gpt", "/projects/vision"):
             page.goto(address + path)
             page.get_by_role("link", name="Delete …").click()
@@ -159,7 +134,7 @@ def test_an_engineer_finds_registers_and_labels_a_version(
     tokens = make_tokens(engine, "acme", "umbrella")
     engine.dispose()
     with served(url, auth=True) as address:
-        page = signed_in(chromium, address, tokens["engineer"], width)
+        page = reader(chromium, address, tokens["engineer"], width)
         page.goto(f"{address}/models/gpt")
         page.get_by_role("link", name="Find one by what it learnt from").click()
         page.get_by_label("Layer groups").fill("block.*")

@@ -81,6 +81,7 @@ def describe_answers(
                 late |= {"409"}
                 _give(answers, [each for each in answers if each < "300"], "Idempotency-Replayed")
             _give(answers, late & answers.keys(), "Retry-After")
+            _give(answers, {"304"} & answers.keys(), "ETag")
             operation["responses"] = dict(sorted(answers.items()))
 
 

@@ -32,14 +32,19 @@ def bounded(tmp_path: Path) -> Iterator[Service]:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
     with serve(url, max_body=1000) as running:
-        router = APIRouter()
+        yield with_echo(running)
 
-        @router.post("/echo")
-        def echo(text: Annotated[str, Body()]) -> int:
-            return len(text)
 
-        running.app.include_router(router)
-        yield running
+def with_echo(service: Service) -> Service:
+    """The service with a route that reads a text."""
+    router = APIRouter()
+
+    @router.post("/echo")
+    def echo(text: Annotated[str, Body()]) -> int:
+        return len(text)
+
+    service.app.include_router(router)
+    return service
 
 
 @pytest.fixture
@@ -126,14 +131,7 @@ def narrow(tmp_path: Path) -> Iterator[Service]:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
     with serve(url, max_body=3000, max_stranger_body=1000) as running:
-        router = APIRouter()
-
-        @router.post("/echo")
-        def echo(text: Annotated[str, Body()]) -> int:
-            return len(text)
-
-        running.app.include_router(router)
-        yield running
+        yield with_echo(running)
 
 
 def test_strangers_may_send_less(narrow: Service) -> None:

@@ -23,10 +23,9 @@ from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import ROLES, Grant
 from govray.platform.store.tables import Project, RoleBinding, Workspace
 from tests.support.library import library
-from tests.support.people import NOW
+from tests.support.people import NOW, PAGE
 from tests.support.places import BY, GRANTS, READS, RUNS, Places, placed
 
-PAGE = {"accept": "text/html"}
 RUN_ADDRESSES = (
     "/v1/experiments/e-{}",
     "/v1/runs/run-{}",

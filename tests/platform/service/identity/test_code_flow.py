@@ -25,10 +25,9 @@ from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.tables import BrowserSession
 from tests.support.identity_provider import CLIENT, IdentityProvider, identity_provider
-from tests.support.people import NOW, Service, serve, sign_in
+from tests.support.people import NOW, PAGE, Service, serve, sign_in
 
 BACK = "http://localhost:8585/sign-in/callback"
-PAGE = {"accept": "text/html"}
 
 
 @pytest.fixture(scope="module")
