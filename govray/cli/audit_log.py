@@ -7,13 +7,11 @@ from typing import Annotated
 import typer
 
 from govray.cli.server_option import service
-from govray.cli.told import Before, Limit, Since, between, tell_rows
+from govray.cli.told import Before, Limit, OfUser, Since, between, tell_rows
 
 
 def audit_log(
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="By this user.")
-    ] = None,
+    user: OfUser = None,
     action: Annotated[
         str | None, typer.Option("--action", metavar="ACTION", help="Of this kind: token.make.")
     ] = None,

@@ -14,8 +14,8 @@ import typer
 from govray.cli.model import Labels, Notes, pairs
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
-from govray.cli.told import Before, Since, between, tell_rows
-from govray.cli.user_files import read, sha256, write
+from govray.cli.told import Before, Since, between, save, tell_rows
+from govray.cli.user_files import read, sha256
 from govray.errors import CouldNotCheck, VerificationFailed
 
 attestations = typer.Typer(
@@ -84,7 +84,7 @@ def verify(
 @attestations.command()
 def get(digest: Digest, out: Out) -> None:
     """Write an attestation's envelope to FILE, byte for byte as it was signed."""
-    _keep(service().attestations.get(digest), digest, out)
+    save(service().attestations.get(digest), out, digest=digest)
 
 
 @attestations.command()
@@ -127,7 +127,7 @@ def list_policies(
 @policies.command("get")
 def get_policy(digest: Digest, out: Out) -> None:
     """Write a policy's envelope to FILE, byte for byte as it was signed."""
-    _keep(service().policies.get(digest), digest, out)
+    save(service().policies.get(digest), out, digest=digest)
 
 
 @corpora.command("ls")
@@ -155,9 +155,3 @@ def show_corpus(
         field("signed", f"{each['digest']}  {each['license']}, {each['records']} records, {until}")
     for each in found["uses"]:
         field("used by", f"{each['name']}  {each['attestation']}, {each['tokens']} tokens")
-
-
-def _keep(data: bytes, digest: str, out: Path) -> None:
-    write(out, data, replace=False)
-    report({"digest": digest, "file": str(out), "bytes": len(data)})
-    line(f"Wrote {out}  ({len(data)} bytes)")

@@ -10,7 +10,7 @@ import typer
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.remote_runs import tell_marked, tell_restored
 from govray.cli.server_option import service
-from govray.cli.told import Before, Id, Limit, Since, Sort, acts, between
+from govray.cli.told import Before, Id, Limit, OfProject, OfUser, Since, Sort, acts, between
 
 if TYPE_CHECKING:
     from govray.platform.client.documents import Experiment
@@ -23,12 +23,8 @@ _STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, K
 @app.command("ls")
 def ls(
     state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
-    project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
-    ] = None,
+    project: OfProject = None,
+    user: OfUser = None,
     tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")

@@ -14,7 +14,7 @@ from govray.cli.completion import ids
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
-from govray.cli.told import Before, Limit, RunId, Since, Sort, between
+from govray.cli.told import Before, Limit, OfProject, RunId, Since, Sort, between
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -266,9 +266,7 @@ def tell_restored(found: list[Deletion]) -> None:
 
 @app.command("deleted")
 def list_deleted(
-    project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
-    ] = None,
+    project: OfProject = None,
     limit: Limit = 50,
 ) -> None:
     """List runs that are marked to be deleted, and those that are gone."""

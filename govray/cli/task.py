@@ -9,8 +9,8 @@ import typer
 
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
-from govray.cli.told import Id, acts, tell_fields, tell_rows
-from govray.cli.user_files import read_text, write
+from govray.cli.told import Id, OfUser, acts, save, tell_fields, tell_rows
+from govray.cli.user_files import read_text
 from govray.errors import UsageError
 
 app = typer.Typer(help="Submit, list and open notebooks, shells and programs on the cluster.")
@@ -18,9 +18,7 @@ app = typer.Typer(help="Submit, list and open notebooks, shells and programs on 
 
 @app.command()
 def ls(
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
-    ] = None,
+    user: OfUser = None,
 ) -> None:
     """List the tasks that you may see, the newest first."""
     columns = {name: name for name in ("id", "kind", "name", "project", "user", "state", "why")}
@@ -71,10 +69,7 @@ def files(
         columns = {"file": "name", "bytes": "bytes"}
         tell_rows(tasks.files(id)["items"], columns, "The task keeps nothing yet")
         return
-    data = tasks.file(id, name)
-    write(out, data, replace=False)
-    report({"file": str(out), "bytes": len(data)})
-    line(f"Wrote {out}  ({len(data)} bytes)")
+    save(tasks.file(id, name), out)
 
 
 @app.command("open")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,12 @@ from govray.cli.completion import ids
 from govray.cli.option_group import stated_time
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
+from govray.cli.user_files import write
 
+OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
+OfProject = Annotated[
+    str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
+]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since then, in UTC.")]
 Before = Annotated[
     str | None, typer.Option("--before", metavar="TIME", help="Before then, in UTC.")
@@ -60,6 +66,13 @@ def tell_fields(title: str, value: Mapping[str, Any]) -> None:
     for name, each in value.items():
         if each not in (None, [], {}, ""):
             field(name, _text(each))
+
+
+def save(data: bytes, out: Path, **more: str) -> None:
+    """Write a file that a service has to the new file ``out``. ``more``: what it is, for --json."""
+    write(out, data, replace=False)
+    report({**more, "file": str(out), "bytes": len(data)})
+    line(f"Wrote {out}  ({len(data)} bytes)")
 
 
 def acts(app: typer.Typer, of: str, tell: Callable[[Any], None]) -> None:

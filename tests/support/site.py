@@ -28,7 +28,7 @@ from govray.platform.store.store_secret import KEY_ENV, load_key
 from govray.tune.experiment_cost import experiment_cost
 from tests.support.chromium import browser
 from tests.support.databases import Server
-from tests.support.people import make_tokens
+from tests.support.people import OWN_PAGE, make_tokens
 from tests.support.shown import HOSTILE, LIVE, SEARCH, Shown, fill, index
 
 
@@ -158,15 +158,37 @@ def reading(site: Site, *, scheme: str = "light", width: int = 1200) -> Iterator
         color_scheme=scheme,  # type: ignore[arg-type]
         viewport={"width": width, "height": 900},
     )
+    page, wrong = _watched(context)
+    own = (site.open, site.guarded)
+    page.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
+    yield page
+    context.close()
+
+
+def reader(chromium: Browser, address: str, token: str | None = None, width: int = 1200) -> Page:
+    """A page of somebody with this token; what goes wrong on it is in ``page.wrong``."""
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    if token is not None:
+        context.request.post(f"{address}/sign-in", form={"token": token}, headers=OWN_PAGE)
+    return _watched(context)[0]
+
+
+def _watched(context: BrowserContext) -> tuple[Page, list[str]]:
     page = context.new_page()
     wrong: list[str] = []
     page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    own = (site.open, site.guarded)
-    page.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
     page.wrong = wrong  # type: ignore[attr-defined]
-    yield page
-    context.close()
+    return page, wrong
+
+
+def whole(page: Page, width: int = 1200) -> None:
+    """No console error, no serious finding, and nothing wider than the screen."""
+    page.wait_for_load_state()  # a slow machine has the text before the style
+    assert page.wrong == []  # type: ignore[attr-defined]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.hacked") is None
+    assert serious(page) == []
 
 
 def settled(page: Page, url: str) -> None:

@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
+from govray.errors import UsageError
 from govray.governance.submission.submission import MOST_TAGS
 from govray.platform.service.acting.acting import Demand
 from govray.platform.service.http.problems import Problem
@@ -53,7 +54,7 @@ from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_models import whole_attestations
 from govray.platform.service.visible.visible_runs import FoundExperiment
 from govray.platform.store import run_logs
-from govray.platform.store.experiment_tags import is_tag, tags_of
+from govray.platform.store.experiment_tags import check_tags, tags_of
 from govray.platform.store.queue_entries import ENDED, goes_on
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import (
@@ -322,16 +323,10 @@ def save(
 ) -> Response:
     """Replace the tags, and show the experiment again."""
     check_tagging(visit, known)
-    tags = list(dict.fromkeys(given.split()))
-    wrong = [each for each in tags if not is_tag(each)]
-    why = ""
-    if wrong:
-        why = f"“{wrong[0][:80]}” is no tag."
-    elif len(tags) > MOST_TAGS:
-        why = f"These are {len(tags)} tags."
-    if why:
-        return experiment_page(visit, known, tags_given=given, tags_wrong=why)
-    tag(visit, known, tags)
+    try:
+        tag(visit, known, check_tags(given.split()))
+    except UsageError as error:
+        return experiment_page(visit, known, tags_given=given, tags_wrong=f"{error.what}.")
     return then(f"/experiments/{quote(known.id, safe='')}")
 
 
