@@ -87,7 +87,7 @@ def test_an_id_is_completed_by_the_service_that_the_line_names(
 
     made = run("--server", address, "train", config, "--json").json["id"]
     monkeypatch.setenv("_GOVRAY_COMPLETE", "complete_bash")
-    for begun, found in ((made[:6], made), ("nothing-", "")):
+    for begun, found in ((made[:-1], made), ("nothing-", "")):
         words = ["govray", "--server", address, "experiments", "show", begun]
         monkeypatch.setenv("COMP_WORDS", "\n".join(words))
         monkeypatch.setenv("COMP_CWORD", "5")
