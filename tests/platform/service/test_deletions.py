@@ -339,7 +339,7 @@ def test_what_can_not_go_or_has_not_ended_keeps_its_project(service: Service, ru
     for path in (asked, f"/v1/runs/{run.name}", f"/v1/experiments/{run.name}"):
         answer = admin.delete(path)
         assert (answer.status_code, "lies at a URL" in answer.text) == (409, True)
-    # Negative control: it was marked all along by neither, and without them it is.
+    # Negative control: without either it is marked.
     change(service, Experiment, run, storage=str(run.parent))
     assert admin.delete(asked).status_code == 200
 
