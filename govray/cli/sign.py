@@ -39,10 +39,24 @@ def sign(
     The envelope goes beside the source: NAME.dsse.json, or NAME.json for a trust root. A file that
     can't be signed ends the command; said again, it leaves those before it as they are.
     """
-    read = [user_files.read(path) for path in paths]  # before a key is asked for
+    read = [
+        _read(path, number) for number, path in enumerate(paths, 1)
+    ]  # before a key is asked for
     signer = signing_key.load(key, password_file)
     given = zip(paths, read, strict=True)
     report([_signed(path, data, signer, force) for path, data in given])
+
+
+def _read(path: Path, number: int) -> bytes:
+    """A file's bytes. What is no path, but could be a piece of a key, is not repeated."""
+    from govray.governance.formats.keys import shown_reference
+
+    try:
+        return user_files.read(path)
+    except UsageError as error:
+        if shown_reference(str(path)) == str(path):
+            raise
+        raise UsageError(error.what, where=f"FILE {number}", do=error.do) from None
 
 
 def _signed(path: Path, data: bytes, signer: Signer, force: bool) -> dict[str, Any]:
