@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from govray.train.checkpoint import commit_folder
 from tests.support.breaking_proxy import BreakingProxy, breaking_proxy
 from tests.support.command import Done, Run
 from tests.support.happened import experiment, run_row
+from tests.support.in_time import in_time
 from tests.support.people import Service, serve_models
 from tests.support.tree import ROOT
 from tests.support.world import World
@@ -202,6 +203,9 @@ def killed_half_way(command: Command, proxy: tuple[BreakingProxy, str], tmp_path
     breaking.silent.clear()
     process = command.begin(address, *CHECKPOINT)
     assert breaking.silent.wait(240)
+    with in_time(240):  # what was sent may still wait to be read
+        while not any(each.stat().st_size for each in tmp_path.glob(".copy.download/parts/*")):
+            Event().wait(0.01)
     process.kill()
     process.communicate()
     assert left(tmp_path) <= {".copy.download"}  # nothing that a loader finds
