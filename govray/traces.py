@@ -84,7 +84,7 @@ def begin(
     """Begin a span, which the caller ends.
 
     Args:
-        parent: A ``traceparent``. What is none, or malformed, begins a new trace, as W3C Trace
+        parent: A ``traceparent``. An empty or malformed one begins a new trace, as W3C Trace
             Context has it.
         at: When it began, in nanoseconds since 1970; now by default.
     """

@@ -362,7 +362,7 @@ def _read(path: Path) -> Policy:
 
 
 def _root(path: Path) -> TrustRoot | None:
-    """The trust root that a file holds, as its source or signed; None if it is another thing."""
+    """The trust root that a file holds, as its source or signed; None if it holds another thing."""
     from govray.cli import source_files
     from govray.governance.formats.statement import claimed_type
     from govray.governance.formats.strict_yaml import read_yaml

@@ -57,7 +57,7 @@ class GroupKey(NamedTuple):
 
     Attributes:
         path: The shard.
-        stamp: When it was written, in nanoseconds: a shard written anew is another one.
+        stamp: When it was written, in nanoseconds: a shard written anew has a new one.
         group: Index of the row group.
         digest: What its rows were verified against: their digest, or that of the list in which it
             stands.

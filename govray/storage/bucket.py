@@ -76,7 +76,7 @@ def reaching(where: str) -> Iterator[None]:
     Raises:
         FileNotFoundError: No such object, or no such bucket.
         FileExistsError: An object that was to be new is there.
-        Replaced: An object that was to be replaced is another one.
+        Replaced: An object that was to be replaced has changed.
         PermissionError: The credentials are missing or refused.
         StoreFailed: The store does not answer, or fails.
     """

@@ -205,7 +205,7 @@ class BucketPath:
             tag: Of the version that is meant.
 
         Raises:
-            Replaced: There is another version.
+            Replaced: The object has a newer version.
         """
         return self.read_part(start, stop, tag=tag)[0]
 
@@ -278,7 +278,7 @@ class BucketPath:
 
     def swap(self, data: bytes, tag: Tag) -> Tag:
         """Write the object in the place of the version with this tag. Returns the new one's.
-        Raises ``Replaced``: there is another version, or none."""
+        Raises ``Replaced``: the object has a newer version, or is gone."""
         try:
             known = {"e_tag": tag.e_tag, "version": tag.version}
             return self._put(data, {name: each for name, each in known.items() if each})

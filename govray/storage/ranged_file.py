@@ -27,7 +27,7 @@ class RangedFile:
 
 def open_ranged(root: Place, name: str) -> RangedFile:
     """The file ``name`` below ``root``, where no part of the name is a link.
-    Raises ``OSError``: there is none, it is no regular file, or the storage refuses."""
+    Raises ``OSError``: it is absent, it is no regular file, or the storage refuses."""
     if isinstance(root, BucketPath):
         target = root / name
         found = target.stat()

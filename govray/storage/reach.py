@@ -52,8 +52,8 @@ class Account:
 
     @classmethod
     def named(cls, name: str) -> Account:
-        """That of a name, or of UID:GID where no name is known. Raises ``KeyError``: there is
-        none."""
+        """That of a name, or of UID:GID where no name is known. Raises ``KeyError``: it is
+        unknown."""
         import pwd  # of Unix alone
 
         uid, _, gid = name.partition(":")

@@ -242,7 +242,7 @@ def _rule_lines(body: str) -> str:
 @lru_cache(maxsize=4096)
 def _as_robots(body: str) -> str:
     """What a tdmrep.json reserves, in the form of robots.txt, whose patterns it has.
-    A file that is none, or that says it in another way, reserves all."""
+    A file that is malformed, or says it in another way, reserves all."""
     try:
         value: Any = json.loads(body)
         reserved = [

@@ -12,7 +12,8 @@ Invariants
 * What could not be scanned to its end is said to be so. Presidio itself only logs it.
 
 Presidio's own rules hold, with two exceptions. An IP address has to be a public one, and a version
-number with four parts or an object identifier is none. Digits of a fraction are no credit card.
+number with four parts or an object identifier doesn't count. Digits of a fraction are no credit
+card.
 """
 
 from __future__ import annotations

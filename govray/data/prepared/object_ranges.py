@@ -1,7 +1,7 @@
 """One version of an object, as a file whose ranges are fetched before they are read.
 
 The first request fetches the end of the object, where Parquet has its footer, and learns the tag.
-All later requests ask for that version: a store refuses them once the object is another one. So
+All later requests ask for that version: a store refuses them once the object has changed. So
 nothing is put together from two versions.
 
 Threads fetch, since obstore waits without the interpreter lock.
@@ -35,7 +35,7 @@ class ObjectRanges(ObjectReader):
 
     Raises:
         FileNotFoundError: It is not there, now or at a later request.
-        govray.storage.bucket.Replaced: It is another one than before.
+        govray.storage.bucket.Replaced: It has changed since.
     """
 
     def __init__(self, path: BucketPath) -> None:

@@ -206,8 +206,8 @@ def near_records(
     """The records of a corpus that share most with a text, the most similar first.
 
     Raises:
-        UsageError: The text is too large or too short, or the corpus at hand is another one.
-        Refused: Its secret is missing, or another one.
+        UsageError: The text is too large or too short, or the corpus at hand is of other records.
+        Refused: Its secret is missing, or differs.
     """
     secret = record_commitment.read_secret(corpora / corpus, records.commitment)
     return near(

@@ -192,7 +192,7 @@ class _Process:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer one request after another, until there are none; the process is started for this."""
+    """Answer one request after another, until the last; the process is started for this."""
     most = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     while True:

@@ -140,7 +140,7 @@ def _values(batch: pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[dict[
 
 
 _NO_TEXT = object()
-"""Stands for a value with text in it that is none: structs have text that pyarrow decodes."""
+"""Stands for a value with bytes in it that are no text: structs have text that pyarrow decodes."""
 
 
 def _listed(column: pa.Array) -> list[Any]:

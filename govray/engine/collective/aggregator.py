@@ -119,8 +119,8 @@ class Governed:
     def largest(self) -> dict[str, Tensor]:
         """Parameter name → the largest magnitude of this rank's gradient before the sum.
 
-        Each has shape (), and the gradient's dtype and device. There is none for a parameter that
-        this rank had no gradient for.
+        Each has shape (), and the gradient's dtype and device. A parameter that this rank
+        had no gradient for is absent.
         """
         return dict(self._reducer.largest)
 

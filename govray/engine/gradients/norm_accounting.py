@@ -22,8 +22,8 @@ Invariants:
 * A parameter's gradients are dropped as soon as autograd has brought the last one.
 
 A norm is not influence: it does not tell what a corpus did to the model. FSDP's sharded parameters
-are not measured. Rows are not told apart in a layer whose first dimension is another one, of as
-many entries as the pass has rows.
+are not measured. Rows are not told apart in a layer whose first dimension means
+something else, with as many entries as the pass has rows.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class PassGraphs:
         parts = tuple((part.route, len(part.positions)) for part in each.parts)
         shapes = tuple((name, t.shape, t.dtype) for name, t in each.tensors.items())
         modes = tuple(module.training for module in self._modules)
-        # By equality where there is one: a bound method is another object each time.
+        # By equality where there is one: a bound method is a new object each time.
         named = loss_fn if isinstance(loss_fn, Hashable) else id(loss_fn)
         return parts, shapes, each.masked, modes, named
 

@@ -332,7 +332,7 @@ def added(output: Tensor, inputs: Tensor, a: Tensor, b: Tensor, scale: float) ->
 
     Args:
         output: (…, out), of the dtype and device of the inputs. So is the result. Under FSDP2's
-            mixed precision that is another dtype than the adapter's.
+            mixed precision that differs from the adapter's dtype.
     """
     if a.dtype != inputs.dtype and not torch.is_autocast_enabled(inputs.device.type):
         a, b = a.to(inputs.dtype), b.to(inputs.dtype)

@@ -7,7 +7,7 @@ bias. Weights come from torch's global generator, so ``torch.manual_seed`` fixes
 them; under ``torch.device("meta")`` nothing is drawn or allocated.
 
 Dropout acts on the residual stream only, through ``nn.Dropout`` modules, which
-govray can key by row. There is none inside the fused attention kernel: its
+govray can key by row. The fused attention kernel has no dropout: its
 masks come from a generator that all rows of a call share.
 
 A packed row is of one class. Attention crosses its records, unless the model is told which token

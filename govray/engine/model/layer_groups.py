@@ -19,7 +19,7 @@ such count as one if they are defined one after the other with numbered names (`
 
 A policy's own groups (FQN globs) come first in deciding and last in order. They hold exactly what
 their globs match, even under a name of the list above. A list
-that they hold whole is not taken for the blocks if there is another. A tensor
+that they hold whole is not taken for the blocks if the model has others. A tensor
 that has several FQNs in several groups is a group of its own,
 ``embedding+head``, whose permission is the intersection of its parts.
 
@@ -284,7 +284,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _refuse_overlap(names: Mapping[nn.Parameter, Sequence[str]]) -> None:
     """Refuse two parameters with a byte in common.
-    On the meta device there are none, and a DTensor's are not at its own address."""
+    The meta device has no bytes, and a DTensor's are not at its own address."""
     spans = sorted(
         (parameter.data_ptr(), parameter.numel() * parameter.element_size(), fqns[0])
         for parameter, fqns in names.items()

@@ -66,7 +66,7 @@ class MicroBatch:
         return self.taken or self.stream
 
     def without(self, corpora: Collection[str]) -> MicroBatch | None:
-        """The rows of other corpora, as if these had not been read; None if there are none."""
+        """The rows of other corpora, as if these had not been read; None if no row is left."""
         kept = [i for i, corpus in enumerate(self.corpora) if corpus not in corpora]
         if len(kept) == len(self.positions):
             return self

@@ -74,7 +74,7 @@ class FirstFailure:
 
 
 def status(failure: RankFailure | None) -> int:
-    """What a row says of a failure: 0 is none."""
+    """What a row says of a failure: 0 means that nothing failed."""
     return _KINDS.index(failure.kind) + 1 if failure else 0
 
 

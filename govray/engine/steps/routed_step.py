@@ -57,7 +57,7 @@ class RoutedStep(GatedStep):
         max_rows: Rows that go through the model together; None for all of a route.
 
     Raises:
-        Refused: A route does not fit the groups, a parameter is in none or in two, or ranks hold
+        Refused: A route does not fit the groups, a parameter is in no group or two, or ranks hold
             different set-ups.
     """
 

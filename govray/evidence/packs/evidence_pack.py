@@ -15,7 +15,7 @@ The model is verified before anything is written. The same input gives the same 
 signed: what is in it is, and `contents.json` only keeps it together. Its reader takes the
 trust root, or its digest, from its owner.
 
-Secrets are in none: no key, no corpus, no record. Names of corpora are in it.
+A pack has no secrets: no key, no corpus, no record. It has names of corpora.
 """
 
 from __future__ import annotations

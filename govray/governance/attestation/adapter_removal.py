@@ -1,7 +1,7 @@
 """Replacing a model folder by the same one without an adapter, in one step.
 
-A removal changes several files: the adapter's go, the attestation is another
-one. So the whole new folder is built beside the old one and the two are
+A removal changes several files: the adapter's go, the attestation is made
+anew. So the whole new folder is built beside the old one and the two are
 exchanged by name (`govray.storage.staged_folder`).
 
 Invariants:

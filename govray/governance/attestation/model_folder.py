@@ -165,7 +165,7 @@ def find_model(path: Path) -> Path | None: ...
 @overload
 def find_model(path: Place) -> Place | None: ...
 def find_model(path: Place) -> Place | None:
-    """The model folder that ``path`` is, or lies in; None if it is in none.
+    """The model folder that ``path`` is, or lies in; None outside of one.
 
     Where ``path`` really lies counts, with its ``..`` and links followed: what is reached through
     a model folder is not thereby in it. The folder keeps the name by which it was reached, if it
@@ -282,7 +282,7 @@ class Bundle:
     def read(self, name: str, *, limit: int, digest: str | None = None) -> bytes:
         """The content of a file of at most ``limit`` bytes.
         ``digest``: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
-        Raises ``Malformed``: not a regular file, or larger. ``Damaged``: its digest is another."""
+        Raises ``Malformed``: not a regular file, or larger. ``Damaged``: its digest differs."""
         with self._open(name) as file:
             data = file.read(min(limit, self._size(name, file)) + 1)  # takes as much memory
         if len(data) > limit:

@@ -276,7 +276,7 @@ def _explain(
 
 
 def value_suggestion(problem: ErrorDetails) -> str:
-    """The `suggestion` for a value that is none of the words that a field takes, or nothing."""
+    """The `suggestion` for a value that is not among the words that a field takes, or nothing."""
     if problem["type"] != "literal_error":
         return ""
     return suggestion(str(problem["input"]), re.findall(r"'([^']*)'", problem["ctx"]["expected"]))

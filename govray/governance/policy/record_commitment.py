@@ -200,7 +200,7 @@ class RecordOpening(Document):
             where: Names the opening in errors.
 
         Raises:
-            Refused: The corpus is another one, or the proof does not hold.
+            Refused: The corpus differs, or the proof does not hold.
         """
         if (self.root, self.count) != (stated.root, stated.count):
             raise Refused(

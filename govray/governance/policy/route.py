@@ -74,7 +74,7 @@ class Route:
 
     def to_json(self) -> dict[str, Any]:
         """``{"weights": {...}, "adapter": {"name", "rank"}, "phases": [{"fromStep", "weights"}]}``,
-        the latter two absent if there are none."""
+        the latter two absent where the route has none."""
         value: dict[str, Any] = {"weights": dict(self.weights)}
         if self.adapter is not None:
             value["adapter"] = {"name": self.adapter, "rank": self.rank}
@@ -201,7 +201,7 @@ def domains(
     """Return the connected components of layer groups that routes link.
 
     Two groups are in one domain if a chain of routes leads from one to the other. An adapter that
-    no route links to a layer is a domain of its own. Groups that no route reaches are in none.
+    no route links to a layer is a domain of its own. Groups that no route reaches have no domain.
 
     Args:
         routes: Of every admitted class.

@@ -137,7 +137,7 @@ class ReserveShard(Document):
 
 
 class RowTargets(Document):
-    """The loss targets of a part's rows, where some tokens are none.
+    """The loss targets of a part's rows, where some tokens are no loss targets.
 
     ``digest`` is the SHA-256 of the rows' counts, each a little-endian uint32. They stand in the
     metadata of the part's records file.

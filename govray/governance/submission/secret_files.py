@@ -8,8 +8,8 @@ reads the latter.
 
 Private keys are told by how they begin (`govray.printable`), whatever their file is called. Files
 with passwords and tokens of this machine are told by their names: ``.env`` and its variants,
-``.netrc``, ``.pypirc`` and ``.git-credentials``. An example of an ``.env`` is none. The file that
-salts a corpus's commitments has one name: unpacked, others could read it.
+``.netrc``, ``.pypirc`` and ``.git-credentials``. An example of an ``.env`` is no secret. The file
+that salts a corpus's commitments has one name: unpacked, others could read it.
 """
 
 from __future__ import annotations

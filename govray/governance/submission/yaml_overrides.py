@@ -73,7 +73,7 @@ def written(value: Mapping[str, Any]) -> str:
 
 def parse_override(text: str) -> Override:
     """The override that ``path=value`` says.
-    Raises ``UsageError``: it is none. The value is not repeated, since it may be a secret."""
+    Raises ``UsageError``: it says nothing. The value is not repeated, since it may be a secret."""
     found = _PATH.fullmatch(text)
     if len(text) > LONGEST_OVERRIDE or found is None:
         raise UsageError(

@@ -128,7 +128,7 @@ def normalise(expression: str) -> str:
 
 def category_bounds(expression: str) -> CategoryBounds:
     """The range of categories that the expression's ``LicenseRef-*`` symbols leave open.
-    Both ends are equal if there are none, or if they cannot make a difference."""
+    Both ends are equal if it has no such symbols, or if they cannot make a difference."""
     least, most = _category(_parse(expression))
     return CategoryBounds(LICENSE_CATEGORIES[least], LICENSE_CATEGORIES[most])
 

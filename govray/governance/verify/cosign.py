@@ -121,7 +121,7 @@ def require_untouched(attestation: bytes, key: PublicKey, where: str) -> None:
 
 def require_verified(model: VerifiedModel, name: str, envelope: Envelope, *, at: datetime) -> None:
     """Refuse an envelope that was read again, unless it is what was verified.
-    Raises ``Damaged``: its payload is another. ``Refused``: a signature is not its operator's."""
+    Raises ``Damaged``: its payload differs. ``Refused``: a signature is not its operator's."""
     kinds: dict[str, tuple[type[Manifest] | type[Attestation], str]] = {
         model_folder.MANIFEST: (type(model.manifest.document), model.manifest.digest),
         model_folder.ATTESTATION: (Attestation, model.digest),

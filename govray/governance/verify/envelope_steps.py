@@ -20,7 +20,7 @@ def check_signatures(
 ) -> None:
     """Steps 2 and 7: every signature in the envelope is one of the signer's."""
     # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
-    # here they are bytes of the folder that no digest binds, so there are none to spare.
+    # here they are bytes of the folder that no digest binds, so they are refused.
     envelope = data if isinstance(data, Envelope) else Envelope.parse(data)
     hints = [signature.keyid for signature in envelope.signatures]
     if sorted(hint or "" for hint in hints) != sorted(verified.keyids):

@@ -224,7 +224,7 @@ def verify(
         VerificationFailed: a step failed. The message begins with its number and name.
         CouldNotCheck: There is no trust root, attestation, ledger, or fresh enough revocation list.
             Or ``path`` is a file that the attestation of its folder does not cover.
-        UsageError: no such path; or a glob that is none.
+        UsageError: no such path; or a glob that is malformed.
     """
     return _verify(
         path,

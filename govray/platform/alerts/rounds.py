@@ -86,7 +86,7 @@ def _verified(verify: Verify, digest: str, folder: str | None) -> tuple[str, str
 
 
 def note(session: Session, attestation: str, outcome: str, why: str | None, *, at: str) -> None:
-    """Keep an outcome: a new row if it is another than the last. The caller commits."""
+    """Keep an outcome: a new row if it differs from the last. The caller commits."""
     last = newest(session, [attestation]).get(attestation)
     if last is not None and last.outcome == outcome:
         last.checked, last.why = at, why

@@ -207,7 +207,7 @@ class Register:
 
     def last_commit(self, submission: str, run: str | None = None) -> Posted | None:
         """The last post of a run, which says by which commit it stands; None if there is no commit.
-        ``run``: that of the submission itself unless it is another, a search's trial."""
+        ``run``: that of the submission itself, or else a search's trial."""
         with self._of(submission) as connection:
             found = _accepted(connection, submission)
             last = _last(connection, submission, run or (found.run if found else ""))

@@ -101,7 +101,7 @@ class Connection:
 
         Args:
             answer: What it is: ``bytes``, ``str``, or a type that its JSON is validated as; None
-                where there is none.
+                where it has no body.
             query: Parameters; those that are None are not sent. Likewise of ``header`` and
                 ``body``, the fields of a JSON object.
             data: A body of another ``kind``, in the place of ``body``.
@@ -317,7 +317,7 @@ def segment(value: object, *, slashes: bool = False) -> str:
 
 
 class Changed(Exception):
-    """A file on the service is another one by now."""
+    """A file on the service has changed by now."""
 
 
 class OpenedFile:

@@ -109,7 +109,7 @@ LEFT_OUT = (
 )
 """What somebody's folder may raise where it is read, and where its values go into the store.
 
-PostgreSQL holds neither U+0000 nor every whole number. A store that is gone is none of these."""
+PostgreSQL holds neither U+0000 nor every whole number. A store that is gone is not among these."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class LogReading:
 
     @classmethod
     def of(cls, row: tables.Run, size: int) -> LogReading:
-        """That of a run whose log has so many bytes; a shorter one than before is another."""
+        """That of a run whose log has so many bytes; a shorter one than before is read anew."""
         if not row.reading or size < row.read_bytes:
             return cls()
         return cls(

@@ -26,7 +26,7 @@ _RENAME = "Names of runs are those of their folders; keep copies out of the stor
 
 def submitted(session: Session, queue: Engine | None, name: str) -> tables.QueueEntry | None:
     """The entry that became the run or search of this name. ``queue``: the store with the
-    queue, if that is another."""
+    queue, if the queue has its own."""
     if queue is None:
         return submission_of(session, name)
     with Session(queue) as other:
@@ -59,7 +59,7 @@ def refuse_false_claim(
 def refuse_another_place(
     session: Session, queue: Engine | None, record: RunRecord, below: str, above: str
 ) -> None:
-    """Refuse a run that says it is another than the one whose folder it lies in.
+    """Refuse a run that lies in another one's folder by its own word.
 
     A run lies below the storage or its search, by its own name. A replay lies in its run's folder,
     and is called so. A trial of a search that was submitted has the name that its search gave it.

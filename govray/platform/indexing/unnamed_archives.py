@@ -154,7 +154,7 @@ def _archives(
         return
     try:
         opened = os.open(storage / CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # there is none, or a link is in its place
+    except OSError:  # it is absent, or a link is in its place
         yield [], lambda name: datetime.max, lambda name: None
         return
 

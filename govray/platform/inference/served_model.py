@@ -81,7 +81,7 @@ def load(
         entrypoints: Classes besides govray's own that may be built, as ``module:Class``.
 
     Raises:
-        CouldNotCheck: It could not be checked, or the tokenizer is another one.
+        CouldNotCheck: It could not be checked, or has a different tokenizer.
         Refused: A file changed after it was verified, or the weights do not fit the class.
         UsageError: The model was not trained by an experiment file, or its class is not allowed.
     """

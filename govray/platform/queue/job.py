@@ -56,7 +56,7 @@ class JobState(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What the cluster says of a job. ``name``: the submission's id and the attempt. ``code``: the
-    exit code of its driver; negative for a signal, None if there is none to know. ``message``: the
+    exit code of its driver; negative for a signal, None if it is not known. ``message``: the
     end of its log, if it failed. ``node``: the IP address of its node, once it runs. ``waits``: why
     it doesn't, if the cluster says so."""
 

@@ -126,7 +126,7 @@ def metadata(row: QueueEntry) -> dict[str, str]:
 
 
 def from_anywhere(storage: Place) -> str:
-    """The storage as a job names it, whose working directory is another."""
+    """The storage as a job names it, which runs in a folder of its own."""
     return str(storage.absolute() if isinstance(storage, Path) else storage)
 
 

@@ -122,7 +122,7 @@ def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotL
     held: dict[str, list[Holding]] = {}
     for one in holding:
         held.setdefault(one.pool, []).append(one)
-    # What holds slots of a pool that there is no more goes on.
+    # Holders of slots of a pool that is gone go on.
     parts = [
         _Pool(name, lines.get(name, []), held.get(name, []), limits)
         for name in sorted(limits.pools.keys() & (lines.keys() | held.keys()))

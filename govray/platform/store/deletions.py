@@ -184,7 +184,7 @@ def retained(
     session: Session, storage: str, projects: Mapping[str, Retention], *, at: str
 ) -> list[Run]:
     """The runs on a storage that no rule of their project keeps, and that nobody marked or
-    restored. They ended long enough ago, and are none of the best or latest of their experiment.
+    restored. They ended long enough ago, and are not of their experiment's best or latest.
 
     Args:
         projects: Name → its rules.
@@ -244,7 +244,7 @@ def describe(session: Session, run: Run, row: Deletion, *, attested: bool) -> No
 
 def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     """Take a mark back; its row stays, so no retention marks the run again.
-    Raises `Refused`: there is none, removal began, or its project is marked."""
+    Raises `Refused`: nobody marked it, removal began, or its project is marked."""
     row = session.get(Deletion, run)
     where = f"run {run}"
     if row is None or row.restored is not None:

@@ -209,7 +209,7 @@ def has_admin(session: Session) -> bool:
 @contextmanager
 def keeping_an_admin(session: Session) -> Iterator[None]:
     """Refuse what takes the last admin of the organisation away. No other writes meanwhile. Raises
-    `Refused`: there was one before the block, and there is none behind it."""
+    `Refused`: the block took the last one away."""
     begin_writing(session)
     before = has_admin(session)
     yield

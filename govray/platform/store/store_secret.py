@@ -153,7 +153,7 @@ def claim(session: Session, key: bytes) -> None:
 
 def indexing_key(session: Session, url: str) -> bytes:
     """The secret to index under: the store's, or a new one where nothing is indexed yet. Raises
-    `Refused`: it is another one than the store is indexed under, or not kept safe."""
+    `Refused`: the store is indexed under a different one, or it is not kept safe."""
     return key_of(session, url) or load_key(url)
 
 

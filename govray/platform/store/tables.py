@@ -220,7 +220,7 @@ class Credential(SQLModel, table=True):
 class RecordCommitment(SQLModel, table=True):
     """What the records of a credential are committed under.
 
-    ``secret`` opens them and is masked (`store_secret.mask_secret`). There is none where it was not
+    ``secret`` opens them and is masked (`store_secret.mask_secret`). It is absent where it was not
     at hand when a model was indexed.
     """
 

@@ -100,7 +100,7 @@ def withdraw(storage: Place, task: str, why: Why, *, at: datetime) -> None:
 
 def read_endpoint(storage: Place, task: str) -> Endpoint | Ended | None:
     """Where a task answers, why it does not, or None where it has not said so yet. Raises
-    `Malformed`: the file is none of these, or speaks of another task."""
+    `Malformed`: the file says neither, or speaks of another task."""
     folder = task_folder(storage, task)
     endpoint = _read(folder / ENDPOINT, Endpoint)
     if endpoint is not None:

@@ -1,7 +1,7 @@
 """Tensors in a commit: the files' bytes of them, and them again from the files.
 
 Apart from `govray.train.checkpoint.commit_reader`, which reads names, digests and bytes, since this
-needs torch and that is also read where there is none.
+needs torch and that is also read without it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def held_rows(
 
 
 def _shared(one: range, other: range) -> range:
-    """The common rows; an empty range at the start of ``other`` if there are none."""
+    """The common rows; an empty range at the start of ``other`` if they share no row."""
     start, stop = max(one.start, other.start), min(one.stop, other.stop)
     return range(start, stop) if start < stop else range(other.start, other.start)
 

@@ -77,7 +77,7 @@ def first_leaf(
         original, replayed: The leaves of both, of all kinds.
         without: A corpus that the replay left out. Its uses are not expected. Gradient norms, then
             sums over other pieces, are not compared.
-        plan: Digest of the replay's plan, where it is another one.
+        plan: Digest of the replay's plan, where it differs.
     """
     ones, others = (
         {key: value for key, value in _leaves(leaves) if start <= key[0] < stop}

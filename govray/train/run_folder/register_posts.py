@@ -10,8 +10,8 @@ Retention waits for it: what the register names is there until it names somethin
 A run resumes from the last commit that the register has, and from no other. A newer one in the
 folder may be of a job that died before it could post, or may be planted. Nothing tells them apart.
 So it is put aside, and at most the steps of one commit are repeated. If the registered commit is
-not there, an older state was restored or the folder is another's. That is refused, as is a folder
-that was there before anything was posted.
+not there, an older state was restored or the folder is of another run. That is refused, as is a
+folder that was there before anything was posted.
 
 On plain Ray any job of the cluster can read the secret, so there it guards against accidents alone.
 
@@ -183,7 +183,7 @@ class RegisterPosts:
 @contextmanager
 def flag_told(register: RegisterPosts | None) -> Iterator[None]:
     """Within, raise `Flagged` where workers refuse because of it: they agree on kinds of errors,
-    and this one is none of them."""
+    and this one is not among them."""
     try:
         yield
     except Refused:

@@ -58,7 +58,7 @@ def carried_inputs(
         UsageError: The run follows revocation lists, and none is given.
         CouldNotCheck: Nothing is committed. Or the packed rows are not at hand. Or the root asks
             for a list, or for a newer one.
-        Refused: The root is another one. Or the carried bytes do not verify under it, or do not
+        Refused: The root differs. Or the carried bytes do not verify under it, or do not
             fit together.
     """
     newest = latest(run)

@@ -8,7 +8,7 @@ Where ranks hold several copies of the model, those of the first do. Rank 0 capt
 commit of any number of ranks can be restored: each rank reads whole files, or the parts with its
 rows.
 
-There is no learning-rate schedule in it, for that is a function of the step alone.
+It has no learning-rate schedule, which is a function of the step alone.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def metrics_of(
 
 
 def _sum(values: Sequence[float]) -> float:
-    """The exact sum, rounded once; not a number if one of them is none or has no bound."""
+    """The exact sum, rounded once; not a number if one of them isn't, or has no bound."""
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
 
 

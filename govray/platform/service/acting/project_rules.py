@@ -108,11 +108,11 @@ def submitting(
 ) -> tuple[Project | None, ProjectSettings]:
     """The project that the caller may submit to, and its settings.
 
-    Nobody uses projects as long as there is none but ``default``, and that has no settings. Until
+    Nobody uses projects as long as ``default`` is the only one, and has no settings. Until
     then, who may submit in the whole organisation may name any.
 
     Raises:
-        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
+        Problem: 404, the caller sees no such project; 403, it may not submit.
     """
     if everywhere(caller, "submit") and caller.has(NEEDS["submit"]):
         rows = session.execute(select(Project).limit(2)).scalars().all()

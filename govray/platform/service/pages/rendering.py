@@ -166,7 +166,7 @@ def page(
     request: Request, caller: Caller, name: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """The page ``name``, for who reads it. Templates know the caller as ``reader``: inside a call
-    block Jinja's own ``caller`` is another."""
+    block ``caller`` is Jinja's own."""
     html = _TEMPLATES.get_template(name).render(
         request=request,
         reader=caller,
