@@ -86,7 +86,7 @@ def _checked(number: int, message: Any) -> dict[str, str]:
 
 
 def row_targets(rows: Rows) -> npt.NDArray[np.int64]:
-    """Loss targets ``[rows]`` of packed words. A row's first word has no input, and doesn't count."""
+    """Loss targets ``[rows]`` of packed words, but for a row's first word, which has no input."""
     taught = rows.values < MASKED
     starts = np.cumsum(rows.lengths) - rows.lengths
     if not rows.lengths.size:

@@ -111,7 +111,7 @@ class PlannedRun:
 
 
 def claimed(request: RunRequest) -> Claim:
-    """The first phase. Raises ``GovrayError``: the request can't be met, or the run is somebody else's."""
+    """The first phase. Raises ``GovrayError``: it can't be done, or the run is somebody else's."""
     if request.checkpoint_storage:
         storage.require_reachable(request.checkpoint_storage)
     request.check_metric()
