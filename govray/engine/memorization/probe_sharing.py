@@ -30,7 +30,7 @@ class Probe:
         probe_units: Record of each row trained on.
         reserve_units: Record of each reserve row.
         tensors: ``tokens`` and ``targets`` of the rows that ``own_probe_rows`` gives this rank,
-            on the model's device; of these rows alone, also where it gets no row. Rows of
+            on the model's device. They are of these rows alone, be there any or not. Rows of
             all probes and ranks are equally long.
         error: Why this rank could not read its part; no tensors then.
         tested: Whether the rows are one of each record, so that they can be evidence.
