@@ -5,16 +5,13 @@ The command is a process that finds no torch, Ray, pyarrow, obstore or service.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
+from threading import Event
 
 import pytest
 from sqlmodel import Session
@@ -30,6 +27,7 @@ from tests.support.happened import experiment, run_row
 from tests.support.in_time import in_time
 from tests.support.people import Service, serve_models
 from tests.support.tree import ROOT
+from tests.support.web_server import Handler, web_server
 from tests.support.world import World
 
 WEIGHTS = "model.safetensors"
@@ -359,22 +357,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("item", HOSTILE, ids=[f"{n}" for n in range(len(HOSTILE))])
 def test_a_service_writes_nowhere_else(item: dict[str, str], tmp_path: Path) -> None:
-    class Answer(BaseHTTPRequestHandler):
+    class Answer(Handler):
         def do_GET(self) -> None:
-            body = json.dumps({"items": [item], "whole": True}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.say_json(200, {"items": [item], "whole": True})
 
-        def log_message(self, *_: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        client = Client(f"http://127.0.0.1:{server.server_port}", "t")
+    with web_server(Answer) as port:
+        client = Client(f"http://127.0.0.1:{port}", "t")
         with pytest.raises(GovrayError, match="is not written here"):
             client.runs.download_checkpoint("r", 1, into=tmp_path / "copy")
-        server.shutdown()
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,6 +14,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from govray.platform.service.http.settings import OidcSettings
+from tests.support.web_server import Handler, web_server
 
 CLIENT = "govray-cli"
 CODE = "WDJB-MJHT"
@@ -88,29 +87,15 @@ class DeviceProvider:
 def device_provider() -> Iterator[DeviceProvider]:
     made = DeviceProvider()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def do_GET(self) -> None:
             found = made.get(self.path)
-            self.answer(404 if found is None else 200, found or {})
+            self.say_json(404 if found is None else 200, found or {})
 
         def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            form = {k: v[0] for k, v in parse_qs(self.rfile.read(length).decode()).items()}
-            self.answer(*made.post(self.path, form))
+            form = {k: v[0] for k, v in parse_qs(self.body().decode()).items()}
+            self.say_json(*made.post(self.path, form))
 
-        def answer(self, status: int, value: dict[str, Any]) -> None:
-            body = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    made.url = f"http://127.0.0.1:{server.server_port}"
-    yield made
-    server.shutdown()
-    server.server_close()
+    with web_server(Answers) as port:
+        made.url = f"http://127.0.0.1:{port}"
+        yield made

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -19,6 +17,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from govray.platform.service.http.settings import OidcSettings
+from tests.support.web_server import Handler, web_server
 
 CLIENT = "govray-pages"
 ROLES = {"ml-engineers": "engineer", "compliance": "auditor", "suppliers": "supplier"}
@@ -125,41 +124,25 @@ def identity_provider(host: str = "127.0.0.1") -> Iterator[IdentityProvider]:
     """One that runs. As ``localhost`` it is another site than a service at ``127.0.0.1``."""
     made = IdentityProvider()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             query = dict(parse_qsl(parts.query))
             made.asked.append((parts.path, query))
             if parts.path == "/authorize":
-                self.send_response(302)
-                self.send_header("Location", made.authorize(query))
-                self.end_headers()
+                self.say(b"", 302, {"Location": made.authorize(query)})
             elif parts.path == "/keys":
-                self._say(200, made.keys())
+                self.say_json(200, made.keys())
             elif parts.path == "/.well-known/openid-configuration":
-                self._say(200, made.metadata())
+                self.say_json(200, made.metadata())
             else:
-                self._say(404, {})
+                self.say_json(404, {})
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            form = dict(parse_qsl(body))
+            form = dict(parse_qsl(self.body().decode()))
             made.asked.append((self.path, form))
-            self._say(*made.exchange(form, self.headers.get("Authorization")))
+            self.say_json(*made.exchange(form, self.headers.get("Authorization")))
 
-        def _say(self, status: int, value: dict[str, Any]) -> None:
-            body = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    made.issuer = f"http://{host}:{server.server_port}"
-    yield made
-    server.shutdown()
-    server.server_close()
+    with web_server(Answers) as port:
+        made.issuer = f"http://{host}:{port}"
+        yield made

@@ -26,7 +26,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -34,6 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 import jsonschema
 
 from tests.support.operator_rules import NEEDED, schemas
+from tests.support.web_server import Handler, web_server
 
 Key = tuple[str, str, str]
 TOKEN = "k" * 40
@@ -451,33 +451,18 @@ def kubernetes(
     """A server on a port of this machine; 0: a free one."""
     made = KubernetesServer(**settings)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def handle_any(self) -> None:
-            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            data = self.body()
             with made.lock:
                 token = self.headers.get("Authorization")
                 body = json.loads(data) if data else None
                 status, answer = made.answer(self.command, self.path, body, token)
                 sent = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
+            self.say(sent, status)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    made.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with web_server(Answers, port, tls) as taken:
+        made.address = f"http://127.0.0.1:{taken}"
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

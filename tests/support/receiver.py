@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.web_server import Handler, web_server
 
 
 @dataclass
@@ -28,10 +28,9 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """A receiver on a free port; over TLS if a context is given."""
     told = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Kept(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.got.append(({k.lower(): v for k, v in self.headers.items()}, body))
+            told.got.append(({k.lower(): v for k, v in self.headers.items()}, self.body()))
             time.sleep(told.slow)
             try:
                 if told.dribble:
@@ -45,17 +44,6 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
             except OSError:
                 pass  # the sender has gone
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    scheme = "http"
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        scheme = "https"
-    told.url = f"{scheme}://localhost:{server.server_address[1]}/hook?a=1"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield told
-    server.shutdown()
-    server.server_close()
+    with web_server(Kept, tls=context) as port:
+        told.url = f"{'https' if context else 'http'}://localhost:{port}/hook?a=1"
+        yield told

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from cryptography import x509
@@ -18,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from govray.governance.formats.certificate import Certificate
 from govray.governance.trust.authority import TimestampAuthority
+from tests.support.web_server import Handler, web_server
 
 CONFIG = """
 [tsa]
@@ -107,29 +106,15 @@ class Tsa:
     def serving(self) -> Iterator[str]:
         tsa = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Replies(Handler):
             def do_POST(self) -> None:
-                query = self.rfile.read(int(self.headers["Content-Length"]))
                 good = self.headers["Content-Type"] == "application/timestamp-query"
-                body = tsa.answer(query) if good else b""
-                self.send_response(200 if good else 415)
-                self.send_header("Content-Type", "application/timestamp-reply")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                kind = {"Content-Type": "application/timestamp-reply"}
+                query = self.body()
+                self.say(tsa.answer(query) if good else b"", 200 if good else 415, kind)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with web_server(Replies) as port:
+            yield f"http://127.0.0.1:{port}/"
 
 
 def _name(text: str) -> x509.Name:

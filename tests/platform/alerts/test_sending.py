@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import ssl
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from govray.errors import Refused, UsageError
 from govray.platform.alerts import sending
 from govray.platform.alerts.sending import checked_address, is_public, post
 from govray.platform.store.webhooks import check_url
 from tests.support.receiver import Receiver, receiving
+from tests.support.web_server import certified
 
 INSIDE = [
     "127.0.0.1",
@@ -165,47 +161,13 @@ def test_a_handshake_that_drips_is_left_too(
     assert seen == ["left" if defended else "still there"]
 
 
-def _certificate(folder: Path) -> ssl.SSLContext:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName(
-                [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-            ),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return context
-
-
 def test_tls_is_with_the_name_and_its_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with receiving(_certificate(tmp_path)) as receiver:
+    with receiving(certified(tmp_path)) as receiver:
         answer = post(receiver.url, b"{}", {}, allowed={"localhost"})
         assert "certificate is not accepted" in (answer.why or "")
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.crt"))
         assert post(receiver.url, b"{}", {}, allowed={"localhost"}).accepted
         # Of another name it is not accepted, at the same address.
         other = receiver.url.replace("localhost", "other.example")

@@ -6,17 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 from starlette.testclient import TestClient
 
 from govray.cli import attestor
@@ -37,6 +32,7 @@ from tests.support.registered import (
     started,
 )
 from tests.support.tree import ROOT
+from tests.support.web_server import certified
 
 NOW = datetime(2026, 11, 24, 9, tzinfo=UTC)
 ALL = "/v1/register/submissions"
@@ -165,17 +161,7 @@ def test_what_is_not_there(client: TestClient) -> None:
 @pytest.fixture
 def tls(tmp_path: Path) -> Path:
     """``attestor.yaml`` of a register on every address, with a certificate for localhost."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    day, now = timedelta(days=1), datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
-    named = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-    signed = made.add_extension(named, critical=False).sign(key, hashes.SHA256())
-    (tmp_path / "tls.crt").write_bytes(signed.public_bytes(Encoding.PEM))
-    (path := tmp_path / "tls.key").write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    path.chmod(0o600)
+    certified(tmp_path)
     value = yaml.safe_load((ROOT / "deploy/attestor.yaml").read_text())
     value |= {"host": "0.0.0.0", "port": 0, "certificate": "tls.crt", "certificate_key": "tls.key"}
     (file := tmp_path / "attestor.yaml").write_text(yaml.safe_dump(value))

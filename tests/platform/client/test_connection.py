@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.support.listening import listening
 from tests.support.people import Service
 from tests.support.place import Place, place
 from tests.support.runs import FILE
+from tests.support.web_server import Handler, web_server
 
 __all__ = ["place"]
 
@@ -103,44 +104,33 @@ def test_a_token_goes_over_https_or_to_this_machine(wrong: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@dataclass
 class Elsewhere:
     """A server that answers as it is told, and keeps what it was sent."""
 
-    def __init__(self) -> None:
-        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b"{}")
-        self.sent: list[dict[str, str]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.sent.append(dict(self.headers))
-                status, headers, body = outer.answer
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    url: str = ""
+    answer: tuple[int, dict[str, str]] = (200, {})
+    sent: list[dict[str, str]] = field(default_factory=list)
 
 
-@pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
+@contextmanager
+def serving() -> Iterator[Elsewhere]:
     made = Elsewhere()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+
+    class Answer(Handler):
+        def do_GET(self) -> None:
+            made.sent.append(dict(self.headers))
+            status, headers = made.answer
+            self.say(b"{}", status, headers)
+
+    with web_server(Answer) as port:
+        made.url = f"http://127.0.0.1:{port}"
+        yield made
 
 
-def test_a_redirect_takes_no_token_anywhere(elsewhere: Elsewhere) -> None:
-    other = Elsewhere()
-    elsewhere.answer = (302, {"Location": f"{other.url}/v1/health"}, b"")
-    with pytest.raises(UsageError, match="answers with another address"):
-        Client(elsewhere.url, "govr_secret").service.health()
-    assert other.sent == []
-    other.server.shutdown()
-    other.server.server_close()
+def test_a_redirect_takes_no_token_anywhere() -> None:
+    with serving() as elsewhere, serving() as other:
+        elsewhere.answer = (302, {"Location": f"{other.url}/v1/health"})
+        with pytest.raises(UsageError, match="answers with another address"):
+            Client(elsewhere.url, "govr_secret").service.health()
+        assert (len(elsewhere.sent), other.sent) == (1, [])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
 from tests.support.registered import TOKEN, TRUST_ROOT, digest, door
 from tests.support.tree import ROOT
+from tests.support.web_server import Handler, web_server
 
 CONFIG_TEXT = "name: tiny\n"
 
@@ -51,28 +50,7 @@ class Dashboard:
         self.tokens: set[str | None] = set()
         self.broken: tuple[int, str] | None = None
         self.nodes = [node("h1", head=True)]
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle_any(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                outer.tokens.add(self.headers.get("Authorization"))
-                status, text = outer.broken or outer.answer(
-                    self.command, self.path, self.rfile.read(length)
-                )
-                data = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_GET = do_POST = do_PUT = handle_any
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        self.address = ""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, str]:
         parts = path.strip("/").split("/")
@@ -109,12 +87,18 @@ class Dashboard:
 @pytest.fixture
 def dashboard() -> Iterator[Dashboard]:
     made = Dashboard()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+
+    class Answer(Handler):
+        def handle_any(self) -> None:
+            made.tokens.add(self.headers.get("Authorization"))
+            status, text = made.broken or made.answer(self.command, self.path, self.body())
+            self.say(text.encode(), status)
+
+        do_GET = do_POST = do_PUT = handle_any
+
+    with web_server(Answer) as port:
+        made.address = f"http://127.0.0.1:{port}"
+        yield made
 
 
 @pytest.fixture

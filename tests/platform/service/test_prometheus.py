@@ -10,9 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +35,7 @@ from tests.support.process import serving
 from tests.support.site import free_port
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
+from tests.support.web_server import Handler, web_server
 from tests.support.world import World
 
 DEPLOY = ROOT / "deploy"
@@ -83,24 +82,12 @@ EXPRESSIONS = {
 def exposed(text: Callable[[], str]) -> Iterator[int]:
     """A port that answers with this text, as an agent of Ray's does."""
 
-    class Agent(BaseHTTPRequestHandler):
+    class Agent(Handler):
         def do_GET(self) -> None:
-            body = text().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.say(text().encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Agent)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
+    with web_server(Agent) as port:
+        yield port
 
 
 @contextmanager

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -28,6 +26,7 @@ from tests.support.newest_weights import newest_weights
 from tests.support.people import serve
 from tests.support.runs import FILE
 from tests.support.solo import run_here
+from tests.support.web_server import Handler, web_server
 
 
 @dataclass
@@ -58,35 +57,24 @@ def collecting(patch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """Meanwhile, traces of this process are on."""
     collector = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Takes(Handler):
         def do_POST(self) -> None:
-            data = self.rfile.read(int(self.headers["Content-Length"]))
+            data = self.body()
             collector.raw += data
             sent = ExportTraceServiceRequest.FromString(data)
             for scope in (each for one in sent.resource_spans for each in one.scope_spans):
                 collector.spans += [_kept(span) for span in scope.spans]
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.say(b"")
 
-        def log_message(self, *_given: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
     traces._provider.cache_clear()
-    with patch.context() as inner:
-        inner.setenv(traces.ENDPOINTS[0], f"http://127.0.0.1:{server.server_address[1]}")
+    with web_server(Takes) as port, patch.context() as inner:
+        inner.setenv(traces.ENDPOINTS[0], f"http://127.0.0.1:{port}")
         inner.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         try:
             yield collector
         finally:
             traces._provider().shutdown()
             traces._provider.cache_clear()
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 def _kept(span: Any) -> Kept:

@@ -8,9 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import jwt
@@ -24,6 +22,7 @@ from govray.platform.service.identity import oidc
 from govray.platform.service.identity.oidc import ALGORITHMS, Oidc
 from govray.platform.store.database import open_store
 from tests.support.people import Service, serve
+from tests.support.web_server import Handler, web_server
 
 ISSUER = "https://id.example"
 AUDIENCE = "govray"
@@ -46,10 +45,9 @@ def jwk(algorithm: str) -> dict[str, Any]:
 
 @dataclass
 class Provider:
-    """A JWKS server. ``asked`` counts the requests for keys."""
+    """A JWKS server."""
 
     url: str = ""
-    asked: int = 0
     answer: bytes | None = None  # in the place of the keys
     keys: list[dict[str, Any]] = field(default_factory=lambda: [jwk(each) for each in ALGORITHMS])
 
@@ -82,23 +80,14 @@ class Provider:
 def provider() -> Iterator[Provider]:
     made = Provider()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Keys(Handler):
         def do_GET(self) -> None:
-            made.asked += 1
-            body = json.dumps({"keys": made.keys}).encode() if made.answer is None else made.answer
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            keys = json.dumps({"keys": made.keys}).encode()
+            self.say(keys if made.answer is None else made.answer)
 
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    made.url = f"http://127.0.0.1:{server.server_port}/keys"
-    yield made
-    server.shutdown()
-    server.server_close()
+    with web_server(Keys) as port:
+        made.url = f"http://127.0.0.1:{port}/keys"
+        yield made
 
 
 def settings(url: str, **more: Any) -> OidcSettings:
@@ -285,22 +274,12 @@ def test_http_is_for_a_provider_on_this_machine(url: str) -> None:
 def test_a_redirect_away_from_https_is_not_followed(provider: Provider) -> None:
     """The library's own rule, which ours needs."""
 
-    class Elsewhere(BaseHTTPRequestHandler):
+    class Elsewhere(Handler):
         def do_GET(self) -> None:
-            self.send_response(302)
-            self.send_header("Location", provider.url)
-            self.end_headers()
+            self.say(b"", 302, {"Location": provider.url})
 
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        with pytest.raises(oidc.NotAccepted, match="cannot be fetched"):
-            Oidc(settings(f"http://127.0.0.1:{server.server_port}/")).verify(provider.token())
-    finally:
-        server.shutdown()
-        server.server_close()
+    with web_server(Elsewhere) as port, pytest.raises(oidc.NotAccepted, match="cannot be fetched"):
+        Oidc(settings(f"http://127.0.0.1:{port}/")).verify(provider.token())
 
 
 def test_the_list_of_algorithms_is_what_refuses(

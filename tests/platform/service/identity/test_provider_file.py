@@ -1,4 +1,4 @@
-"""``--oidc FILE`` with the file of the docs, as it stands there, against a provider process."""
+"""``--oidc FILE`` with the file of the docs, as it stands there, against a provider."""
 
 from __future__ import annotations
 
