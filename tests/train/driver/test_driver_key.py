@@ -15,6 +15,7 @@ import yaml
 from govray.cli import main
 from govray.errors import InfrastructureFailed, Refused
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.signers.pkcs11_reference import PIN_VARIABLE
 from govray.train.driver import attempts, ray_cluster
 from govray.train.inputs import operator_key
 from tests.support.deployment import Deployment
@@ -69,6 +70,23 @@ def test_a_key_in_the_job_s_runtime_environment_is_refused(
     for odd in ("", "{", "[]", '{"runtime_env": null}'):
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", odd)
         operator_key.take()
+
+
+def test_a_module_s_pin_leaves_the_environment_and_is_there_for_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PIN_VARIABLE, "1234")
+    operator_key.take("pkcs11:token=t;object=k")
+    assert PIN_VARIABLE not in os.environ
+    assert operator_key._taken == {PIN_VARIABLE: "1234"}
+
+
+def test_a_job_that_passes_the_pin_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"runtime_env": {"env_vars": {PIN_VARIABLE: "1234"}}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(config))
+    with pytest.raises(Refused, match=f"passes {PIN_VARIABLE} to every worker") as refused:
+        operator_key.take()
+    assert "1234" not in str(refused.value)
 
 
 def test_a_worker_whose_node_was_started_with_the_key_refuses(

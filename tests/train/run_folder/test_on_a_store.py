@@ -1,34 +1,23 @@
-"""A run's files on an object store: the same events, ledger, locks and fence as on a disk."""
+"""A run's files on an object store: the same events and ledger as on a disk, and locks that a
+store has alone.
+"""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from govray.errors import Refused, UsageError
+from govray.errors import UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath, ObjectStat
 from govray.storage.place import Place
 from govray.train.run_folder import events, ledger_wal, run_lock
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.ledger_wal import LogFile
-
-HOLD = """
-import sys, time
-from govray.storage.place import place
-from govray.train.run_folder.run_lock import hold
-with hold(place(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
 
 
 def progress(step: int) -> events.Progress:
@@ -81,18 +70,6 @@ def test_a_log_on_a_store_is_the_file_on_a_disk(
     assert most > 1
 
 
-def test_a_second_driver_is_refused_and_told_who_has_the_run(store: BucketPath) -> None:
-    assert not run_lock.driving(store)
-    with run_lock.hold(store) as number:
-        assert number == 1
-        assert run_lock.driving(store)
-        with pytest.raises(UsageError, match=f"process {os.getpid()} on"), run_lock.hold(store):
-            pytest.fail("two drivers")
-    assert not run_lock.driving(store)
-    with run_lock.hold(store) as number:
-        assert number == 2
-
-
 def drive(run: Place, done: threading.Barrier, got: list[int], refused: list[UsageError]) -> None:
     """Hold the run until all have tried."""
     try:
@@ -128,25 +105,6 @@ def test_of_drivers_that_come_at_once_the_store_refuses_all_but_one(
         pass
 
 
-def test_the_death_of_a_driver_frees_its_run(store: BucketPath) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(store)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
-        assert run_lock.driving(store)
-        found = run_lock.holder(store)
-        assert found is not None
-        assert found.pid == child.pid
-    finally:
-        child.send_signal(signal.SIGKILL)
-        child.communicate(timeout=30)
-    assert not run_lock.driving(store)
-    with run_lock.hold(store) as number:
-        assert number == 2
-
-
 def test_a_driver_of_another_machine_has_the_run_until_it_renews_no_more(
     store: BucketPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,19 +124,3 @@ def test_a_driver_of_another_machine_has_the_run_until_it_renews_no_more(
     assert not run_lock.driving(store)
     with run_lock.hold(store) as number:
         assert number == 1
-
-
-def test_what_an_earlier_driver_or_attempt_left_may_not_write(store: BucketPath) -> None:
-    first = run_lock.take_over(store)
-    old = run_lock.begin_attempt(store, first)
-    old.check()
-    new = run_lock.begin_attempt(store, first)
-    new.check()
-    with pytest.raises(Refused, match="taken over"):
-        old.check()
-    second = run_lock.take_over(store)
-    with pytest.raises(Refused, match="taken over"):
-        new.check()
-    with pytest.raises(Refused, match="taken over"):
-        run_lock.begin_attempt(store, first)
-    assert run_lock.begin_attempt(store, second).attempt == run_lock.last_attempt(store)
