@@ -16,7 +16,6 @@ import pytest
 from govray import cli
 from govray.cli import error_report, user_files
 from govray.errors import GovrayError
-from govray.printable import printable
 from tests.support.command import Run
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
@@ -248,10 +247,3 @@ def test_a_reader_that_goes_away_is_no_error(words: tuple[str, ...]) -> None:
     with process.stderr as stderr:
         assert stderr.read() == b""
     assert process.wait(timeout=60) == 141
-
-
-def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "corpora" / "a").mkdir(parents=True)
-    done = run("corpus", "ls", "corpora")
-    assert "missing" in done.out
-    assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\\n"

@@ -214,14 +214,6 @@ def test_a_corpus_verifies_down_to_its_records(
     assert "Merkle root" in run(*check, code=1).err
 
 
-def test_trace_believes_no_model_that_does_not_verify(
-    run: Run, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    (tmp_path / "record").write_text("x")
-    (model / "config.json").write_text("{}")
-    run("trace", "record", "--model", model, "--trust-root", root, "--at", at, code=1)
-
-
 def test_a_head_from_elsewhere_shows_a_fork(
     run: Run, world: World, untouched: Path, root: Path, at: str, tmp_path: Path
 ) -> None:

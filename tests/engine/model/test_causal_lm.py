@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from govray.engine.model.adapters import Adapters
 from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
@@ -76,28 +75,6 @@ def test_a_folder_s_weights_and_logits_are_the_library_s(
     assert list(ours) == list(theirs)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert torch.equal(model.eval()(tokens()), original.eval()(tokens()).logits)
-
-
-def test_an_adapter_loads_with_peft_onto_the_library_s_model(folder: Path, tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder)).eval()
-    adapters = Adapters(model, {"supplier": 2}, seed=0)
-    with torch.no_grad():
-        for _, parameter in adapters.named_parameters():
-            parameter.normal_()
-    config, tensors = adapters.export("supplier")
-    exported = tmp_path / "supplier"
-    exported.mkdir()
-    (exported / "adapter_config.json").write_text(json.dumps(config))
-    save_file(tensors, exported / "adapter_model.safetensors")
-    theirs = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(folder, local_files_only=True), str(exported)
-    ).eval()
-    with adapters.active("supplier"):
-        ours = model(tokens())
-    torch.testing.assert_close(theirs(tokens()).logits, ours)
-    assert not torch.allclose(model(tokens()), ours)  # without the adapter
 
 
 def test_a_run_is_told_which_files_the_weights_come_from(folder: Path) -> None:

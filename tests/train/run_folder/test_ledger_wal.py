@@ -94,29 +94,6 @@ def test_a_checkpoint_from_another_history_is_refused(path: Path) -> None:
         WriteAhead(path, (leaf(0, rows=1),))
 
 
-def test_a_line_that_a_crash_cut_short_is_dropped(path: Path) -> None:
-    ahead = WriteAhead(path, ())
-    ahead.append(leaf(0))
-    ahead.append(leaf(1))
-    path.write_bytes(path.read_bytes()[:-7])
-    resumed = WriteAhead(path, (leaf(0),))
-    resumed.append(leaf(1))
-    assert read_leaves(path.read_bytes()) == (leaf(0), leaf(1))
-
-
-def test_gradient_norms_stand_behind_their_step(path: Path) -> None:
-    ahead = WriteAhead(path, ())
-    ahead.append(leaf(0), norms(0))
-    ahead.append(leaf(1))
-    expected = (leaf(0), norms(0), leaf(1))
-    assert read_leaves(path.read_bytes()) == expected
-    assert tuple(ahead.leaves) == expected
-    resumed = WriteAhead(path, expected)
-    resumed.append(leaf(2), norms(2))
-    assert read_leaves(path.read_bytes()) == (*expected, leaf(2), norms(2))
-    assert tuple(resumed.leaves) == (*expected, leaf(2), norms(2))
-
-
 def test_a_repeated_step_may_measure_otherwise_and_its_own_norms_go_on(path: Path) -> None:
     """After a resize the pieces are others; on some devices so are the last bits."""
     WriteAhead(path, ()).append(leaf(0), norms(0))

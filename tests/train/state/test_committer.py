@@ -13,7 +13,6 @@ import torch
 
 from govray.errors import GovrayError
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.retention import Rules
 from govray.train.run_folder import events
 from govray.train.state import snapshot
 from govray.train.state.snapshot import folder_name, generator_seed, latest
@@ -96,49 +95,6 @@ def test_a_failure_is_told_and_no_other_commit_follows(
     with pytest.raises(GovrayError, match=r"step 1 could not be written.*No space left"):
         training.commits.settle(None)
     assert list(tmp_path.glob("checkpoint_*")) == []
-
-
-def test_what_an_earlier_attempt_left_beyond_the_resumed_step_is_put_aside(
-    tmp_path: Path,
-) -> None:
-    earlier = Training(tmp_path, keep=Rules(latest=9))
-    for step in (1, 2, 3):
-        earlier.begin(step)
-    earlier.commits.settle(None)
-    (tmp_path / folder_name(3) / "state.json").unlink()
-    found = latest(tmp_path)
-    assert found == (tmp_path / folder_name(2), 2)
-    resumed = Training(tmp_path, resumed=2)
-    assert resumed.state.restore(found[0], resumed.order) == (leaf(0), leaf(1))
-    resumed.begin(3)
-    resumed.commits.settle(None)
-    assert latest(tmp_path) == (tmp_path / folder_name(3), 3)
-    [aside] = tmp_path.glob("*.superseded")
-    assert aside.name.startswith(folder_name(3))
-
-
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.json", "generators.json", "ledger.jsonl"]
-)
-def test_a_flipped_bit_that_the_resolver_cannot_see_leads_to_the_older_commit(
-    tmp_path: Path, name: str
-) -> None:
-    training = Training(tmp_path, keep=Rules(latest=9))
-    for step in (1, 2):
-        training.step()
-        training.begin(step)
-    training.commits.settle(None)
-    path = tmp_path / folder_name(2) / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    found = latest(tmp_path)
-    assert found == (tmp_path / folder_name(2), 2), "names and sizes are right"
-    resumed = Training(tmp_path, resumed=2)
-    with pytest.raises(GovrayError, match=rf"put aside.*{name}"):
-        resumed.state.restore(found[0], resumed.order)
-    assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
-    assert len(list(tmp_path.glob("*.corrupt"))) == 1
 
 
 def test_after_a_resize_old_ranks_go_on_drawing_and_new_ones_begin_by_seed_step_and_rank(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +17,10 @@ from govray.platform.service.routes import projects
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import Repeat, Workspace
 from tests.support.databases import made_file, on_both, postgres, store_url
-from tests.support.people import OWN_PAGE, Service, serve, sign_in
+from tests.support.people import Service, serve
 
 __all__ = ["made_file", "postgres", "store_url"]
 
-FILE = (Path(__file__).parents[4] / "jobs/train.yaml").read_text()
 PLACE = "/v1/workspaces"
 
 
@@ -149,22 +147,6 @@ def test_the_oldest_keys_of_a_caller_end(service: Service, monkeypatch: pytest.M
         service.clock[0] += HELD
     with Session(service.engine) as session:
         assert len(session.exec(select(Repeat)).all()) == 2
-
-
-def test_a_form_that_is_sent_twice_starts_one_experiment(service: Service) -> None:
-    client = service.client("public")
-    sign_in(client, service.tokens["engineer"])
-    places = [
-        client.post(
-            "/experiments",
-            data={"file": FILE, "key": "monday"},
-            headers=OWN_PAGE,
-            follow_redirects=False,
-        ).headers["Location"]
-        for _ in range(2)
-    ]
-    assert places[0] == places[1]
-    assert len(service.client("admin").get("/v1/experiments").json()["items"]) == 1
 
 
 def test_whatever_makes_something_takes_a_key(service: Service) -> None:
