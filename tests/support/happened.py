@@ -9,16 +9,17 @@ from sqlmodel import Session
 from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, QueueEntry, Run
 
+ZERO = "sha256:" + "0" * 64
 BEFORE = "2026-11-20T09:00:00Z"
 AT = "2026-11-24T09:00:00Z"
 LATER = "2026-11-24T10:00:00Z"
 
 
-def experiment(session: Session, name: str, *, project: str = "default", **more: Any) -> Experiment:
+def experiment(session: Session, id_: str, *, project: str = "default", **more: Any) -> Experiment:
     row = Experiment(
         **{
-            "id": name,
-            "name": name,
+            "id": id_,
+            "name": id_,
             "kind": "train",
             "state": ExperimentState.RUNNING,
             "project": project,
@@ -49,9 +50,9 @@ def run_row(session: Session, name: str, state: RunState, **more: Any) -> Run:
             "max_steps": 5,
             "attempts": 1,
             "started": BEFORE,
-            "code": "c",
-            "policy": "p",
-            "manifest": "m",
+            "code": ZERO,
+            "policy": ZERO,
+            "manifest": ZERO,
             **more,
         }
     )

@@ -13,10 +13,10 @@ from govray.platform.store import queue_entries, role_bindings, tenancy
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Run
+from govray.platform.store.tables import Checkpoint, Decision, Metric
+from tests.support.happened import ZERO, experiment, run_row
 from tests.support.library import Library
 from tests.support.people import NOW
-from tests.support.runs import DIGEST
 
 RUNS = {"first": "vision", "guarded": "speech", "second": "payroll"}
 """Model → the project of its run."""
@@ -107,43 +107,32 @@ def placed(library: Library) -> Places:
 def _run(session: Session, model: str, project: str) -> None:
     """An experiment with one ended run, named as the run that the model's attestation names."""
     times = {"started": "2026-11-20T08:00:00Z", "finished": "2026-11-20T09:00:00Z"}
-    session.add(
-        Experiment(
-            id=f"e-{model}",
-            name=f"gpt-{project}",
-            kind="train",
-            state=ExperimentState.COMPLETED,
-            project=project,
-            user=f"{project}-user",
-            storage="runs",
-            config={},
-            **times,
-        )
+    experiment(
+        session,
+        f"e-{model}",
+        name=f"gpt-{project}",
+        state=ExperimentState.COMPLETED,
+        project=project,
+        user=f"{project}-user",
+        storage="runs",
+        **times,
     )
-    session.flush()
     run = f"run-{model}"
-    session.add(
-        Run(
-            id=run,
-            experiment=f"e-{model}",
-            folder=f"runs/{run}",
-            state=RunState.COMPLETED,
-            hyperparameters={},
-            step=1,
-            max_steps=1,
-            attempts=1,
-            code=DIGEST,
-            policy=DIGEST,
-            manifest=DIGEST,
-            worker_seconds=3600,
-            **times,
-        )
+    run_row(
+        session,
+        run,
+        RunState.COMPLETED,
+        experiment=f"e-{model}",
+        folder=f"runs/{run}",
+        step=1,
+        max_steps=1,
+        worker_seconds=3600,
+        **times,
     )
-    session.flush()
     session.add_all(
         [
             Metric(run=run, group="training", name="loss", step=1, attempt=0, value=1.0),
-            Checkpoint(run=run, step=1, state=CheckpointState.COMPLETED, digest=DIGEST),
+            Checkpoint(run=run, step=1, state=CheckpointState.COMPLETED, digest=ZERO),
             Decision(run=run, source="events", number=0, kind="stop", reason="asked", evidence={}),
         ]
     )

@@ -7,31 +7,24 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.platform.store.states import (
-    CheckpointState,
-    ExperimentState,
-    RunState,
-)
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, QueueEntry, Run
-
-DIGEST = "sha256:" + "a" * 64
+from govray.platform.store.states import CheckpointState, ExperimentState, RunState
+from govray.platform.store.tables import Checkpoint, Decision, Metric, QueueEntry
+from tests.support import happened
+from tests.support.happened import ZERO
 
 
-def run_row(id_: str, state: RunState, started: str) -> Run:
-    return Run(
-        id=id_,
+def run_row(session: Session, id_: str, state: RunState, started: str) -> None:
+    happened.run_row(
+        session,
+        id_,
+        state,
         experiment="e1",
         folder=f"runs/{id_}",
-        state=state,
         hyperparameters={"blocks": 4},
-        step=3,
         max_steps=10,
         loss=float("nan"),
         attempts=2,
         started=started,
-        code=DIGEST,
-        policy=DIGEST,
-        manifest=DIGEST,
     )
 
 
@@ -71,23 +64,17 @@ def add_runs(engine: Engine) -> None:
     with Session(engine) as session:
         session.add(submission())
         for number in range(1, 9):
-            session.add(
-                Experiment(
-                    id=f"e{number}",
-                    name="gpt",
-                    kind="train",
-                    state=ExperimentState.RUNNING if number == 1 else ExperimentState.COMPLETED,
-                    project="default" if number % 2 else "other",
-                    user="ada",
-                    storage="runs",
-                    config={},
-                    started=f"2026-11-21T09:00:0{number % 4}Z",
-                )
+            happened.experiment(
+                session,
+                f"e{number}",
+                name="gpt",
+                state=ExperimentState.RUNNING if number == 1 else ExperimentState.COMPLETED,
+                project="default" if number % 2 else "other",
+                storage="runs",
+                started=f"2026-11-21T09:00:0{number % 4}Z",
             )
-        session.flush()
-        session.add(run_row("done", RunState.COMPLETED, "2026-11-21T09:00:00Z"))
-        session.add(run_row("going", RunState.RUNNING, "2026-11-21T09:30:00Z"))
-        session.flush()
+        run_row(session, "done", RunState.COMPLETED, "2026-11-21T09:00:00Z")
+        run_row(session, "going", RunState.RUNNING, "2026-11-21T09:30:00Z")
         session.add_all(
             [
                 metric("done", 1, 5.0),
@@ -106,7 +93,7 @@ def add_runs(engine: Engine) -> None:
                     evidence={},
                 ),
                 *(
-                    Checkpoint(run="done", step=step, state=state, digest=DIGEST, bytes=2**40)
+                    Checkpoint(run="done", step=step, state=state, digest=ZERO, bytes=2**40)
                     for step, state in enumerate(CheckpointState)
                 ),
             ]

@@ -19,6 +19,7 @@ from govray.platform.store.states import CheckpointState, ExperimentState, RunSt
 from govray.platform.store.store_secret import load_key
 from govray.platform.store.tile_storage import tile_folder
 from govray.platform.store.tiles import write_tiles
+from tests.support.happened import ZERO, decision, experiment, run_row
 from tests.support.monitored_world import Monitored, from_step
 from tests.support.queue_shown import add_hostile_entries, add_queue
 from tests.support.shelf_of_models import made_once
@@ -26,7 +27,6 @@ from tests.support.world import FINISHED, STARTED, World
 
 HOSTILE = "<script>window.hacked = 1</script>\"'><img src=x onerror=hacked=1> " + "long" * 40
 SEARCH, LIVE = "search-1", "run-live"
-ZERO = "sha256:" + "0" * 64
 RECORD = "alpha/0/0"
 """The text of a record of the corpus alpha, which is public."""
 
@@ -237,39 +237,33 @@ def add_experiment(
     *,
     why: str | None = None,
 ) -> None:
-    session.add(
-        tables.Experiment(
-            id=id_,
-            name=name,
-            kind=kind,
-            state=state,
-            project="research",
-            user="ada",
-            storage="runs",
-            config={"name": name, "max_steps": 400},
-            started="2026-11-20T08:00:00Z",
-            why=why,
-        )
+    experiment(
+        session,
+        id_,
+        name=name,
+        kind=kind,
+        state=state,
+        project="research",
+        storage="runs",
+        config={"name": name, "max_steps": 400},
+        started="2026-11-20T08:00:00Z",
+        why=why,
     )
-    session.flush()
 
 
 def add_decision(
     session: Session, run: str, number: int, kind: str, reason: str, corpus: str | None = None
 ) -> None:
-    session.flush()
-    session.add(
-        tables.Decision(
-            run=run,
-            source="events",
-            number=number,
-            kind=kind,
-            at="2026-11-20T08:20:00Z",
-            step=100,
-            corpus=corpus,
-            reason=reason,
-            evidence={"probe": 4, "text": reason},
-        )
+    decision(
+        session,
+        run,
+        number,
+        kind,
+        at="2026-11-20T08:20:00Z",
+        step=100,
+        corpus=corpus,
+        reason=reason,
+        evidence={"probe": 4, "text": reason},
     )
 
 
@@ -287,27 +281,21 @@ def add_run(
 ) -> None:
     """A run whose loss falls to ``floor``, and is measured on held-back rows every 20 steps."""
     losses = [floor + 3.3 * math.exp(-step / 45) + 0.05 * math.sin(step) for step in range(steps)]
-    session.add(
-        tables.Run(
-            id=name,
-            experiment=experiment,
-            folder=name,
-            state=state,
-            hyperparameters=hyperparameters,
-            step=steps,
-            max_steps=400,
-            loss=losses[-1],
-            objective=losses[-1] + 0.1,
-            world_size=2,
-            attempts=1,
-            started="2026-11-20T08:00:00Z",
-            why=why,
-            code=ZERO,
-            policy=policy,
-            manifest=ZERO,
-        )
+    run_row(
+        session,
+        name,
+        state,
+        experiment=experiment,
+        hyperparameters=hyperparameters,
+        step=steps,
+        max_steps=400,
+        loss=losses[-1],
+        objective=losses[-1] + 0.1,
+        world_size=2,
+        started="2026-11-20T08:00:00Z",
+        why=why,
+        policy=policy,
     )
-    session.flush()
     for step, loss in enumerate(losses):
         add_number(session, name, "training", step, loss)
         if step % 20 == 19:

@@ -40,8 +40,7 @@ def script() -> str:
 def reconciled(place: Place) -> Iterator[None]:
     """A reconciler's place is taken: what waits becomes a run that the store has."""
     with Session(place.service.engine) as session:
-        session.add(run_row(RUN, RunState.COMPLETED, "2026-11-24T09:00:00Z"))
-        session.flush()
+        run_row(session, RUN, RunState.COMPLETED, "2026-11-24T09:00:00Z")
         session.add_all(metric(RUN, step, 3.0 - step / 10) for step in range(3))
         session.commit()
     done = Event()

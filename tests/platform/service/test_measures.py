@@ -15,7 +15,8 @@ from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
 from govray.platform.store.leases import RECONCILER
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Lease, Pool, QueueEntry
+from govray.platform.store.tables import Lease, Pool
+from tests.support.happened import submission
 from tests.support.people import make_tokens
 
 
@@ -88,12 +89,9 @@ def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> 
             [("QUEUED", None), ("QUEUED", None), ("RUNNING", None), ("COMPLETED", None),
              ("COMPLETED", "ATTESTED"), ("COMPLETED", "NOT_ATTESTED"), ("KILLED", None)]
         ):  # fmt: skip
-            session.add(
-                QueueEntry(
-                    id=f"s{number}", kind="train", name="n", project="p", user="u", pool="gpu",
-                    state=ExperimentState(state), priority=0, slots=1, config="", attested=attested,
-                    submitted="2026-11-27T11:00:00Z", finished="2026-11-27T11:30:00Z",
-                )
+            submission(
+                session, f"s{number}", ExperimentState(state), pool="gpu", attested=attested,
+                submitted="2026-11-27T11:00:00Z", finished="2026-11-27T11:30:00Z",
             )  # fmt: skip
         session.commit()
     measures.indexed(3)

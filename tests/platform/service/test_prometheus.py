@@ -24,11 +24,12 @@ from govray.platform.store.database import open_store
 from govray.platform.store.leases import RECONCILER
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.store_secret import claim, key_file, load_key
-from govray.platform.store.tables import Lease, Pool, QueueEntry
+from govray.platform.store.tables import Lease, Pool
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching.metrics import RunMetrics
 from tests.support.deployment import Deployment
+from tests.support.happened import submission
 from tests.support.metrics_agent import metrics_agent
 from tests.support.people import make_tokens
 from tests.support.process import serving
@@ -135,13 +136,10 @@ def filled(store: Engine) -> None:
         for state, attested in (
             ("QUEUED", None), ("RUNNING", None), ("COMPLETED", None), ("COMPLETED", "NOT_ATTESTED"),
         ):  # fmt: skip
-            session.add(
-                QueueEntry(
-                    id=f"s-{state}-{attested}", kind="train", name="n", project="p", user="u",
-                    pool="gpu", state=ExperimentState(state), priority=0, slots=1, config="",
-                    attested=attested, submitted="2026-11-27T11:00:00Z",
-                    finished="2026-11-27T11:30:00Z",
-                )
+            submission(
+                session, f"s-{state}-{attested}", ExperimentState(state), pool="gpu",
+                attested=attested, submitted="2026-11-27T11:00:00Z",
+                finished="2026-11-27T11:30:00Z",
             )  # fmt: skip
         session.commit()
 

@@ -18,7 +18,9 @@ from govray.platform.service.routes import role_bindings as routes
 from govray.platform.service.routes import tokens as token_routes
 from govray.platform.store import pools, role_bindings
 from govray.platform.store.database import open_store
+from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import AuditEntry, Pool, QueueEntry, Token
+from tests.support.happened import submission
 from tests.support.people import NOW, Service, serve
 
 FILE = """\
@@ -186,21 +188,7 @@ def test_the_runs_of_a_name_are_not_taken_by_making_a_project_of_it(org: Service
     with Session(org.engine) as session:
         row = session.exec(select(QueueEntry)).first()
         assert row is None
-        session.add(
-            QueueEntry(
-                id="s-old",
-                kind="train",
-                name="x",
-                project="secret",
-                user="ada",
-                state="QUEUED",
-                pool="default",
-                priority=0,
-                slots=1,
-                config="a: 1",
-                submitted="2026-11-20T00:00:00Z",
-            )
-        )
+        submission(session, "s-old", ExperimentState.QUEUED, project="secret")
         session.commit()
     body = {"name": "secret", "workspace": "research"}
     assert org.client("eve").post("/v1/projects", json=body).status_code == 409
