@@ -14,6 +14,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.verify import cosign as cosigning
 from tests.support.command import Run, write_key
 from tests.support.committee import Committee, by_payload
+from tests.support.flipped import flip
 from tests.support.witnessing import signed
 from tests.support.world import write
 
@@ -67,14 +68,11 @@ def test_who_signs_has_looked(
     run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
 ) -> None:
     weights = folder / model_folder.WEIGHTS
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
+    flip(weights)
     before = (folder / model_folder.ATTESTATION).read_bytes()
     assert "step 4" in run("cosign", folder, "--key", key, *check, code=1).err
     stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
-    data[-1] ^= 1
-    weights.write_bytes(data)
+    flip(weights)
     assert "is not of operator" in run("cosign", folder, "--key", stranger, *check, code=1).err
     auditor = write_key(tmp_path / "auditor.pem", committee.keys.auditor)
     run("cosign", folder, "--key", auditor, *check, code=1)

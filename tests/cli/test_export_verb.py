@@ -12,6 +12,7 @@ from govray.evidence.exports.export_format import FORMATS, NAMES, SIGNED
 from govray.governance.formats.keys import LocalSigner
 from tests.support.all_exports import FOLDERS, export_all
 from tests.support.command import Run, write_key
+from tests.support.flipped import flip
 from tests.support.official_validators import NotValid, check_model_signing
 
 Check = tuple[Any, ...]
@@ -28,12 +29,6 @@ def key(tmp_path: Path) -> Path:
     signer = LocalSigner.generate("ecdsa-p256")
     (tmp_path / "key.pub").write_bytes(signer.public_key.to_pem())
     return write_key(tmp_path / "key.pem", signer)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
 
 
 def test_all_formats_are_accepted_by_their_tools(

@@ -17,6 +17,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record.ledger import origin
 from tests.support.command import Run, write_key
+from tests.support.flipped import flip
 from tests.support.gates import signed
 from tests.support.world import RUN, World
 
@@ -65,9 +66,7 @@ def test_revocations_are_checked_if_a_list_is_given(
 
 def test_a_changed_file_is_refused(run: Run, model: Path, root: Path, at: str) -> None:
     name = "model.safetensors"
-    data = bytearray((model / name).read_bytes())
-    data[-1] ^= 1
-    (model / name).write_bytes(data)
+    flip(model / name)
     done = run("verify", model, "--trust-root", root, "--at", at, code=1)
     assert "step 4 (files)" in done.err
     assert name in done.err

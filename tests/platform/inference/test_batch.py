@@ -17,6 +17,7 @@ from govray.platform.service.identity.caller import Caller
 from govray.platform.tasks.task_file import InferenceTask, read_task
 from jobs import infer
 from tests.platform.inference.conftest import Trained
+from tests.support.flipped import flip
 
 
 def task(trained: Trained, folder: Path, model: Path | None = None, **more: object) -> Path:
@@ -74,15 +75,12 @@ def test_a_folder_that_does_not_verify_answers_nothing(
 ) -> None:
     other = trained.copy(tmp_path / "model")
     weights = next(other.glob("*.safetensors"))
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
+    flip(weights)
     config = task(trained, tmp_path, other)
     assert run(monkeypatch, "--config", str(config)) == 1
     assert "step" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    data[-1] ^= 1
-    weights.write_bytes(data)  # the control: as it was, it verifies
+    flip(weights)  # the control: as it was, it verifies
     assert load_for(read(config)).names
 
 

@@ -13,6 +13,7 @@ from govray.governance.attestation import model_folder
 from govray.platform.inference import served_model
 from govray.platform.inference.served_model import ServedModel, load
 from tests.platform.inference.conftest import Trained
+from tests.support.flipped import flip
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +27,6 @@ def test_it_has_the_attested_weights_and_adapters(served: ServedModel, trained: 
     assert served.attestation == served.verified.digest
     assert not any(each.requires_grad for each in served.model.parameters())
     assert not served.model.training
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder, stored_tensors, whole_file
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, cut, part_name
 from govray.train.checkpoint.stored_tensors import contents, held_rows, tensors_of
+from tests.support.flipped import flip
 
 FILE = "model.safetensors"
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
@@ -127,12 +128,6 @@ def test_a_reader_opens_only_the_parts_with_its_rows(folder: Path) -> None:
     noting = replace(found, files=Noting())
     held_rows(noting, found.index, FILE, lambda _, rows: cut(rows, 2, 3))
     assert read == [part_name(FILE, 0, 3), part_name(FILE, 2, 3)]
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
 
 
 def test_a_flipped_bit_in_any_part_is_found(folder: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
 from tests.support.deployment import POLICY, Deployment, targets_of
+from tests.support.flipped import flip
 from tests.support.solo import run_here
 
 
@@ -45,9 +46,7 @@ def test_the_model_verifies_alone_and_says_what_the_ledger_says(
     assert table["acme", "embedding"].tokens == 0
     assert not table["acme", "embedding"].indirect
     assert [entry.corpus for entry in verified.attestation.quarantine] == ["mystery"]
-    data = bytearray((model / model_folder.WEIGHTS).read_bytes())
-    data[-1] ^= 1
-    (model / model_folder.WEIGHTS).write_bytes(data)
+    flip(model / model_folder.WEIGHTS)
     with pytest.raises(VerificationFailed, match=model_folder.WEIGHTS):
         govray.verify(model, trust_root=deployment.root)
 

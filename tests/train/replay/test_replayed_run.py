@@ -32,6 +32,7 @@ from govray.train.replay.replayed_run import commits, replay
 from govray.train.replay.segments import last_branch
 from govray.train.worker import run_terms
 from tests.support.deployment import POLICY, Deployment
+from tests.support.flipped import flip
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
@@ -184,9 +185,7 @@ def test_a_damaged_checkpoint_is_an_error_and_not_a_difference(
     copied: Path,
 ) -> None:
     weights = commits(copied)[4] / model_folder.WEIGHTS
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
+    flip(weights)
     with pytest.raises(Damaged, match="differs from its digest"):
         replay(copied, steps=(2, 4))
 

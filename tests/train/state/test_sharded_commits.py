@@ -29,6 +29,7 @@ from govray.train.checkpoint.sharded_file import part_name
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.state import committer, garbage_collection
 from govray.train.state.snapshot import committed_folders, folder_name, latest
+from tests.support.flipped import flip
 from tests.support.object_server import CREDENTIALS, Server
 from tests.support.ranks import Hung, RankPool
 from tests.support.shared_training import Shared
@@ -156,19 +157,13 @@ def test_a_resumed_run_ends_with_the_same_bytes(two: RankPool, tmp_path: Path) -
     assert straight.digest != commit_folder.load(tmp_path / "straight" / folder_name(2)).digest
 
 
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def test_a_flipped_bit_in_one_ranks_part_leads_to_the_older_commit(
     two: RankPool, tmp_path: Path
 ) -> None:
     """Rank 1 alone reads the part; all hear of it."""
     file = OPTIMIZER
     two.run(train, tmp_path, 0, 2)
-    _flip(tmp_path / folder_name(2) / part_name(file, 1, 2))
+    flip(tmp_path / folder_name(2) / part_name(file, 1, 2))
     outcomes = two.outcomes(restored, tmp_path, 2)
     assert [type(each) for each in outcomes] == [InfrastructureFailed, InfrastructureFailed]
     assert f"00001-of-00002/{file}" in str(outcomes[0])
@@ -200,7 +195,7 @@ def test_the_control_without_digests_the_flipped_bit_is_loaded(
     two: RankPool, tmp_path: Path
 ) -> None:
     expected = two.run(train, tmp_path, 0, 2)[0]
-    _flip(tmp_path / folder_name(2) / part_name(model_folder.WEIGHTS, 1, 2))
+    flip(tmp_path / folder_name(2) / part_name(model_folder.WEIGHTS, 1, 2))
     assert not any(same(each, expected) for each in two.run(_restored_unchecked, tmp_path))
 
 

@@ -24,6 +24,7 @@ from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.worker.shard_model import shard
+from tests.support.flipped import flip
 from tests.support.ranks import RankPool
 
 
@@ -139,9 +140,7 @@ def test_existing_weights_are_read_row_by_row(two_ranks: RankPool, tmp_path: Pat
 def test_a_file_that_changed_is_refused_by_all(two_ranks: RankPool, tmp_path: Path) -> None:
     start = start_of(tmp_path, 8)
     path = tmp_path / next(iter(start.files))
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     for error in two_ranks.outcomes(begun, gpt, (5, 5), "fp32", start):
         assert isinstance(error, Refused)
         assert "changed since the run began" in str(error)
