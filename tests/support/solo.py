@@ -72,3 +72,13 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "fit", fit)
     monkeypatch.setattr(ray_cluster, "start_ray", lambda *args, **kwargs: None)
     monkeypatch.setattr(run.ray.train, "report", lambda *args, **kwargs: None)
+
+
+def dies_at(last: int) -> StepCallback:
+    """For a run's ``on_step``: it ends with this step, as by Ctrl-C."""
+
+    def on_step(step: int, metrics: Any) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    return on_step

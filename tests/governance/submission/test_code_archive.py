@@ -21,6 +21,7 @@ from govray.governance.submission.code_archive import (
     open_archive,
     packed,
 )
+from tests.support.zips import entry
 
 FILES = {
     "jobs/train.py": b"print('hello')\n",
@@ -167,14 +168,6 @@ def stored(fill: Callable[[zipfile.ZipFile], None]) -> bytes:
     with zipfile.ZipFile(out, "w") as archive:
         fill(archive)
     return out.getvalue()
-
-
-def entry(name: str, mode: int = stat.S_IFREG | 0o644, **fields: int) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.external_attr = mode << 16
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info
 
 
 HOSTILE = {

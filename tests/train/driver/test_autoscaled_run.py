@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from govray.governance.record.ledger import Leaf, read_leaves
 from tests.support.deployment import Deployment
 from tests.support.forked_nodes import PYTHON, ForkedNodes
 from tests.support.forked_workers import RESIZED_S, Forked
+from tests.support.ray_nodes import free_ports
 from tests.support.tree import ROOT
 
 _LISTS = (
@@ -41,7 +41,7 @@ def autoscaled_cluster(
     forked: Forked, cpus: int, most: int, idle_s: float, **settings: str
 ) -> Iterator[str]:
     """The address of a cluster whose head has no CPU for work."""
-    port, *others = _free_ports(3)
+    port, *others = free_ports(3)
     address = f"{get_node_ip_address()}:{port}"
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # its sockets' paths must be short
     file = folder / "autoscaler.json"
@@ -125,15 +125,6 @@ def _processes(folder: Path) -> Iterator[int]:
         with contextlib.suppress(OSError):
             if os.fsencode(f"{folder}/") in each.read_bytes():
                 yield int(each.parent.name)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _await(log: Path, started: subprocess.Popen[bytes], patience_s: float = 120.0) -> None:

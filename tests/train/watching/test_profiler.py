@@ -15,7 +15,7 @@ from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
-from tests.support.solo import run_here
+from tests.support.solo import dies_at, run_here
 
 
 def traced(file: Any) -> set[str]:
@@ -50,7 +50,7 @@ def test_a_run_goes_on_with_other_steps_traced(
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")
     began = trainer_of(here)
-    dies = replace(began, on_step=_dies_at(7))
+    dies = replace(began, on_step=dies_at(7))
     with pytest.raises(KeyboardInterrupt):
         dies.train()
     value = here.experiment(resources={"num_workers": 1}, profiling={"steps": "4:8"})
@@ -62,14 +62,6 @@ def test_a_run_goes_on_with_other_steps_traced(
     assert trace.name in ("rank0-steps5-8.json.gz", "rank0-steps4-8.json.gz")
     other = parse_experiment(value | {"seed": 5}, where="test")
     assert new_or_unfinished(other).resume is None
-
-
-def _dies_at(last: int) -> Any:
-    def on_step(step: int, metrics: Any) -> None:
-        if step == last:
-            raise KeyboardInterrupt
-
-    return on_step
 
 
 @pytest.mark.parametrize("steps", ["10:13", "3", "a:b", "5:5", "6:2", "0:101", "-1:3"])

@@ -23,7 +23,7 @@ from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted, Told
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
-from tests.support.solo import run_here
+from tests.support.solo import dies_at, run_here
 
 # MLflow and W&B take seconds to import: only those tests do that use them.
 
@@ -70,7 +70,7 @@ def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) ->
     plain = trainer_of(here).train(attest=True)  # finished: nothing of it goes on below
     began = trainer_of(here, tensorboard=True)
     with pytest.raises(KeyboardInterrupt):
-        replace(began, on_step=_dies_at(7)).train()
+        replace(began, on_step=dies_at(7)).train()
     value = here.experiment(resources={"num_workers": 1}, tensorboard=True)
     goes_on = new_or_unfinished(parse_experiment(value, where="test"))
     run = goes_on.train(attest=True)
@@ -80,14 +80,6 @@ def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) ->
     assert {"targets", "tokens_per_second", "seconds"} <= tags.keys()
     assert newest_weights(run) == newest_weights(plain)
     assert len(list((run / "tensorboard").iterdir())) == 2
-
-
-def _dies_at(last: int) -> Any:
-    def on_step(step: int, metrics: Any) -> None:
-        if step == last:
-            raise KeyboardInterrupt
-
-    return on_step
 
 
 def started(folder: Any, step: int = 0) -> RunStarted:
@@ -108,7 +100,7 @@ def test_mlflow_has_settings_metrics_once_and_what_was_signed(
     client.create_experiment("governed", artifact_location=(tmp_path / "kept").as_uri())
     began = trainer_of(here, tracking=tracking)
     with pytest.raises(KeyboardInterrupt):
-        replace(began, on_step=_dies_at(7)).train()
+        replace(began, on_step=dies_at(7)).train()
     value = here.experiment(resources={"num_workers": 1}, tracking=tracking)
     run = new_or_unfinished(parse_experiment(value, where="test")).train(attest=True)
 

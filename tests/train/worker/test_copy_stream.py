@@ -25,14 +25,6 @@ TENSORS = 2 * len(STREAMS)
 """Of a batch: inputs and targets of each micro-batch."""
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[RankPool]:
-    """A process that may get a device of a kind that it keeps."""
-    pool = RankPool(1)
-    yield pool
-    pool.close()
-
-
 def rows(steps: int = STEPS) -> Iterator[StepRows]:
     for step in range(steps):
         yield StepRows(

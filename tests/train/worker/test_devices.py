@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,6 @@ from tests.support.solo import run_here
 pytestmark = pytest.mark.ranks
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[RankPool]:
-    """A process that may get a device of a kind that it keeps."""
-    pool = RankPool(1)
-    yield pool
-    pool.close()
 
 
 def on_device(config: dict[str, Any]) -> None:

@@ -303,14 +303,6 @@ def test_a_policy_that_stops_stops_before_the_step(tmp_path: Path, clock: Clock)
     assert weights(stopped) == weights(two_steps)
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[RankPool]:
-    """A process that may get a device of a kind that it keeps."""
-    pool = RankPool(1)
-    yield pool
-    pool.close()
-
-
 def gated_and_crashed(folder: Path, device: torch.device) -> tuple[dict[str, bytes], bytes]:
     """Weights and ledger of a run that leaves a corpus out from step 3 on, and crashes at step 6.
 
