@@ -18,14 +18,7 @@ EXPERIMENT: dict[str, Any] = {
 }
 SEARCH: dict[str, Any] = {"space": {"optimizer.lr": {"log": [1e-4, 1e-2]}}, "max_trials": 10}
 
-FILE: dict[str, Any] = {
-    "name": "tiny",
-    "hyperparameters": {"context": 32, "width": 16},
-    "data": {
-        "corpora": "data/corpora",
-        "rows_per_step": {"everything": 4, "upper_half": {"rows": 1, "every": 3}},
-    },
-    "governance": {"policy": "p.dsse.json", "trust_root": "root.json"},
+FILE: dict[str, Any] = EXPERIMENT | {
     "max_steps": 90,
     "search": {
         "space": {
