@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,10 +63,11 @@ class Deployment:
     lifetime: timedelta = timedelta(days=2)
     issued: datetime | None = None
     """What its credentials say of their issue."""
+    generate: Callable[[], LocalSigner] = LocalSigner.generate
 
     def __post_init__(self) -> None:
         self.signers = {
-            name: LocalSigner.generate()
+            name: self.generate()
             for name in ("root", "issuer", "compliance", "operator", "auditor")
         }
         self.corpora = self.folder / "corpora"
@@ -133,7 +135,7 @@ class Deployment:
         } | changes
 
     def _root(self) -> TrustRoot:
-        expires = format_time(self.at + timedelta(days=30))
+        expires = format_time(self.at + max(self.lifetime, timedelta(days=30)))
 
         def authority(name: str, role: str, scope: tuple[Scope, ...] | None) -> Authority:
             return Authority(
