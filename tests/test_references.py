@@ -15,7 +15,7 @@ from tests.support.tree import ROOT
 FOLDERS = ["govray", "benchmarks", "jobs", "searchers", "serve"]
 CODE = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 PAGES = [p for each in ("docs/**/*.md", "benchmarks/*.md", "*.md") for p in ROOT.glob(each)]
-OTHERS = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.py")]
+OTHERS = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.py"), *ROOT.glob("*.py")]
 FILES = [str(path.relative_to(ROOT)) for path in [*CODE, *OTHERS]]
 LIBRARIES = {
     *sys.stdlib_module_names,
