@@ -296,6 +296,8 @@ def _start(model: VerifiedModel) -> str:
         return ""
     names = ", ".join(f"{name} {_short(digest)}" for name, digest in sorted(files.items()))
     shown = ", ".join(brought[:_LISTED]) + (" …" if len(brought) > _LISTED else "")
+    if attestation.run.initial_optimizer:
+        names += f" and its run's optimizer, commit {_short(attestation.run.initial_optimizer)}"
     return f"from {names or 'existing weights'}, which bring {shown or 'nothing recorded'}"
 
 

@@ -12,11 +12,16 @@ import ray.train
 from govray.data import admission
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver import preparation
 from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.pretrained_start import OptimizerStart
+from govray.train.inputs.run_record import read_record
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.run_folder.clock import instant
 from govray.train.state import snapshot
+from govray.train.state.trained_model import OPTIMIZER
 from govray.tune.search import base_trainer
 from govray.tune.search_config import SearchFile, parse_search
 from govray.tune.search_record import SearchRecord
@@ -180,3 +185,22 @@ def test_what_a_killed_preparation_left_is_not_taken_for_whole(
     assert again.folder == whole
     assert len(packings) == 2
     assert [path.name for path in whole.parent.iterdir()] == [whole.name]
+
+
+def test_trials_start_with_the_optimizer_of_the_run_that_their_file_names(here: Deployment) -> None:
+    value = here.experiment(max_steps=3, resources={"num_workers": 1})
+    first = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    record = search(here, "one", pretrained=str(first / "model"), pretrained_optimizer=str(first))
+    shared = base_trainer(record).share(record.started)
+    begun = snapshot.latest(first)
+    assert begun
+    commit = commit_folder.open_commit(begun[0])
+    expected = OptimizerStart(folder=str(begun[0]), commit=commit.digest)
+    for lr in (1e-2, 5e-3):
+        run = trial(record, shared, lr)
+        start, found = read_record(run).start, snapshot.latest(run)
+        assert start
+        assert start.optimizer == expected
+        assert found
+        state = tensors_of(commit_folder.open_commit(found[0]), OPTIMIZER)
+        assert state["step/head.weight"] == 3 + 4

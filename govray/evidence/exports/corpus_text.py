@@ -68,6 +68,8 @@ def run_history(facts: VerifiedFacts) -> Iterator[tuple[str, str]]:
     attestation = facts.attestation
     for name, digest in sorted((attestation.run.initial_weights or {}).items()):
         yield "startedFrom", f"existing weights {name}, {digest}"
+    if (commit := attestation.run.initial_optimizer) is not None:
+        yield "startedFrom", f"the optimizer's state in the commit {commit}"
     if brought := sorted({each for labels in attestation.pretrained.values() for each in labels}):
         yield "broughtByStart", ", ".join(brought)
     for earlier in attestation.run.earlier_code or ():

@@ -27,7 +27,7 @@ ALWAYS = (DISCLAIMER, ASSURANCE)
 
 SAFE_DIGESTS = frozenset(
     {"environment.codeDigest", "policy.digest", "trustRoot.digest"}
-    | {"execution", "run.initialWeights"}
+    | {"execution", "run.initialWeights", "run.initialOptimizer"}
 )
 """Fields whose digests are of content that has no name of a corpus, or that is published."""
 

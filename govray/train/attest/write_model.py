@@ -284,7 +284,7 @@ def _claims(
     governance: Mapping[str, bytes],
     replays: Sequence[Replay],
 ) -> Claims:
-    at = record.started
+    at, start = record.started, record.start
     updated = {fqn for fqns in record.groups.values() for fqn in fqns}
     adapters = {
         name.split("/")[1]: tuple(sorted(_tensor_names(committed, name)))
@@ -297,7 +297,8 @@ def _claims(
             name=record.experiment.name if record.experiment else record.run_id,
             started=format_time(record.started),
             finished=format_time(_finished(record)),
-            initial_weights=dict(record.start.files) if record.start else None,
+            initial_weights=dict(start.files) if start else None,
+            initial_optimizer=start.optimizer.commit if start and start.optimizer else None,
             ancestry=record.ancestry or None,
             earlier_code=record.earlier or None,
         ),
@@ -319,7 +320,7 @@ def _claims(
         files={name: canonical_json.sha256(data) for name, data in governance.items()}
         | {model_folder.MANIFEST: manifest.digest},
         buffers=sorted(_tensor_names(committed, model_folder.WEIGHTS) - updated),
-        pretrained=record.start.taint if record.start else None,
+        pretrained=start.taint if start else None,
         replays=replays,
         selections=_selections(record),
         validation=_validated(record, committed),

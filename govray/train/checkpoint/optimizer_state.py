@@ -20,6 +20,10 @@ from govray.train.checkpoint.tensor_shards import local_shard
 
 Scalar = None | bool | int | float | str
 
+_MAY_DIFFER = frozenset(
+    {"params", "lr", "initial_lr", "weight_decay", "foreach", "fused", "capturable"}
+)
+
 
 def optimizer_state(
     optimizer: Optimizer, names: Mapping[Parameter, str]
@@ -80,6 +84,74 @@ def restore_optimizer(
         Malformed: If the optimizer's class or its parameters in their groups and
             order differ, or a tensor belongs to no parameter. Nothing is changed then.
     """
+    hyperparameters, values = _fitting(optimizer, names, tensors, state)
+    for group, stored in zip(optimizer.param_groups, hyperparameters, strict=True):
+        group.update({key: _like(value, group.get(key)) for key, value in stored.items()})
+    _take(optimizer, names, values)
+
+
+def begin_optimizer(
+    optimizer: Optimizer,
+    names: Mapping[Parameter, str],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> None:
+    """Take over another run's moments and counts. Settings stay this run's.
+
+    Args:
+        names: Of the base model's parameters, which are all that the optimizer has yet. What is
+            stored of adapters is left out.
+
+    Raises:
+        Malformed: As `restore_optimizer`; or as `require_same_optimizer`.
+    """
+    require_same_optimizer(optimizer, names, state)
+    own = {*names.values()}
+    kept = {key: each for key, each in tensors.items() if key.partition("/")[2] in own}
+    _, values = _fitting(optimizer, names, kept, _without_adapters(names, state))
+    _take(optimizer, names, values)
+
+
+def require_same_optimizer(
+    optimizer: Optimizer, names: Mapping[Parameter, str], state: Mapping[str, Any]
+) -> None:
+    """Refuse an optimizer that can't go on with the moments that another run's one kept.
+
+    Moments are averages by the settings under which they arose, so these have to agree. How far a
+    step goes may differ, and so may the kernels.
+
+    Raises:
+        Malformed: As `restore_optimizer`, or a setting differs.
+    """
+    hyperparameters, _ = _fitting(optimizer, names, {}, _without_adapters(names, state))
+    for group, stored in zip(optimizer.param_groups, hyperparameters, strict=True):
+        for key in group.keys() - _MAY_DIFFER:
+            if (there := _like(stored.get(key), group[key])) != group[key]:
+                raise Malformed(
+                    f"{key} was {there}, and is {group[key]} here",
+                    where="optimizer state",
+                    do=f"Set {key} as it was, or begin without the optimizer's state",
+                )
+
+
+def _without_adapters(names: Mapping[Parameter, str], state: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored state without the param groups that adapters have for themselves."""
+    own = {*names.values()}
+    try:
+        groups = [each for each in state["groups"] if own & {*each["parameters"]}]
+        values = {name: each for name, each in state["values"].items() if name in own}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Malformed("not a stored optimizer state", where="optimizer state") from error
+    return {**state, "groups": groups, "values": values}
+
+
+def _fitting(
+    optimizer: Optimizer,
+    names: Mapping[Parameter, str],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The hyperparameters of each param group, and each parameter's state."""
     kind = type(optimizer).__name__
     here = [
         [_name(names, parameter, index) for parameter in group["params"]]
@@ -101,16 +173,22 @@ def restore_optimizer(
             where="optimizer state",
             do="Build the optimizer over the same parameters, groups and order",
         )
-    parameters = {names[p]: p for group in optimizer.param_groups for p in group["params"]}
+    parameters = {name for group in here for name in group}
     for tensor_name, tensor in tensors.items():
         key, _, name = tensor_name.partition("/")
         if name not in parameters:
             raise Malformed(f"{tensor_name} belongs to no parameter", where="optimizer state")
         values.setdefault(name, {})[key] = tensor
-    if unknown := values.keys() - parameters.keys():
+    if unknown := values.keys() - parameters:
         raise Malformed(f"{min(unknown)} is no parameter", where="optimizer state")
-    for group, stored in zip(optimizer.param_groups, hyperparameters, strict=True):
-        group.update({key: _like(value, group.get(key)) for key, value in stored.items()})
+    return hyperparameters, values
+
+
+def _take(
+    optimizer: Optimizer,
+    names: Mapping[Parameter, str],
+    values: Mapping[str, Mapping[str, Any]],
+) -> None:
     optimizer.state.clear()
     for group in optimizer.param_groups:
         # torch counts steps on the CPU unless the kernel reads the count on the device.

@@ -134,7 +134,7 @@ _DTYPES = {
 }
 
 
-_CALLED = {name: dtype for dtype, (_, name) in _DTYPES.items()}
+NAMED_DTYPES = {name: dtype for dtype, (_, name) in _DTYPES.items()}
 
 
 # The bytes of a safetensors file in pieces, written and read without a copy of the whole: those of
@@ -146,9 +146,9 @@ _CALLED = {name: dtype for dtype, (_, name) in _DTYPES.items()}
 
 def dtype_called(name: str, tensor: str, where: str) -> torch.dtype:
     """The dtype that the format calls so."""
-    if name not in _CALLED:
+    if name not in NAMED_DTYPES:
         raise Malformed(f"{tensor} holds {name}, which torch has no dtype for", where=where)
-    return _CALLED[name]
+    return NAMED_DTYPES[name]
 
 
 def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | memoryview]:

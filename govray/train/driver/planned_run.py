@@ -52,6 +52,7 @@ from govray.train.run_folder.clock import instant
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.register_posts import RegisterPosts, register_of
 from govray.train.run_folder.source_code import source_of
+from govray.train.state.optimizer_start import check_optimizer_fits
 from govray.train.state.pretrained import check_fits, find_weights, read_start
 from govray.train.validation.validation_data import (
     recorded_validation,
@@ -295,6 +296,12 @@ def read_pretrained(
             where=f"pretrained {request.pretrained}",
             do="Name the weights in one place",
         )
+    if request.pretrained_optimizer and request.pretrained is None:
+        raise UsageError(
+            "the optimizer's state belongs to weights, and none are named",
+            where=f"pretrained_optimizer {request.pretrained_optimizer}",
+            do="Name the model of the same run in pretrained",
+        )
     files = declared if request.pretrained is None else find_weights(Path(request.pretrained))
     if not files:
         return None
@@ -304,9 +311,14 @@ def read_pretrained(
         trust_root=inputs.anchor,
         at=at,
         loaded_by_model=bool(declared),
+        optimizer=Path(kept) if (kept := request.pretrained_optimizer) else None,
     )
     if not start.loaded_by_model:
         check_fits(found.model, start)
+    if start.optimizer and found.optimizer:
+        if request.precision == "bf16":
+            cast_parameters(found.model)  # as the workers will
+        check_optimizer_fits(found.model, found.optimizer, start.optimizer)
     return start
 
 

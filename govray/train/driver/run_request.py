@@ -87,6 +87,8 @@ class RunRequest(RunSettings):
         pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
             folder that has ``model.safetensors`` or its shards. A loop that loads weights
             itself names them here too, or its attestation is wrong.
+        pretrained_optimizer: The run whose attested model ``pretrained`` is, or its last commit:
+            its optimizer's moments are taken over, and nothing else of it.
         callbacks: Told of the run on the driver; see `RunCallback`.
         profiling: Steps that torch's profiler traces, on rank 0.
         log_policies: What follows from a line of a worker's log.
@@ -133,6 +135,7 @@ class RunRequest(RunSettings):
     attestation_key_password_file: str | Path | None = None
     unsigned: bool = False
     pretrained: str | Path | None = None
+    pretrained_optimizer: str | Path | None = None
     profiling: Profiling | None = None
     log_policies: Sequence[LogPolicy] = ()
     callbacks: Sequence[RunCallback] = ()
@@ -155,7 +158,12 @@ class RunRequest(RunSettings):
             check_digest(self.archive)
         if self.max_steps != DATA:
             self.check_length(self.max_steps)
-        paths = ("tokenizer", "pretrained", "attestation_key_password_file")
+        paths = (
+            "tokenizer",
+            "pretrained",
+            "pretrained_optimizer",
+            "attestation_key_password_file",
+        )
         places = ("corpora", "policy", "trust_root", "delegations", "revocations", "resume")
         given = {name: getattr(self, name) for name in (*paths, *places)}
         given["run_config.storage_path"] = self.configured

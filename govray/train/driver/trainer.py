@@ -127,7 +127,9 @@ class GovernedTrainer(RunRequest):
                 record = plan.made
                 record.write(folder)
                 if start := order.start:
-                    pin_start(Path(start.folder), f"{order.run_id} starts from it")
+                    kept = [start.optimizer.folder] if start.optimizer else []
+                    for each in (start.folder, *kept):
+                        pin_start(Path(each), f"{order.run_id} starts from it")
             add_metadata(run_metadata(order.run_id, order.experiment, order.policy_digest))
             stop_request.clear(folder)
             if told:
@@ -234,6 +236,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         epochs=data.epochs,
         reader=data.reader,
         pretrained=experiment.pretrained,
+        pretrained_optimizer=experiment.pretrained_optimizer,
         profiling=experiment.profiling,
         log_policies=experiment.log_policies,
         callbacks=chosen_callbacks(experiment),

@@ -262,6 +262,11 @@ class Experiment(Section):
         description="weights to start from: a .safetensors file, or a folder with them; a govray "
         "model folder brings its attested taint, others 'unknown'",
     )
+    pretrained_optimizer: DiskPath | None = Field(
+        None,
+        description="the run whose attested model is in pretrained, or its last commit: the "
+        "optimizer begins with the moments that it has there",
+    )
     data: Data
     governance: Governance
     resources: Resources = Resources()

@@ -48,11 +48,12 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import Described
 from govray.governance.trust.anchor import TrustAnchor
-from govray.governance.verify.verifier import verify
+from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.checkpoint.sharded_file import cut
 from govray.train.checkpoint.stored_tensors import read_rows
 from govray.train.checkpoint.tensor_shards import fail_together
 from govray.train.inputs.pretrained_start import Start
+from govray.train.state.optimizer_start import find_optimizer, open_start
 
 UNKNOWN = "unknown"
 """What unattested weights bring."""
@@ -87,6 +88,7 @@ def read_start(
     trust_root: TrustAnchor | bytes,
     at: datetime,
     loaded_by_model: bool = False,
+    optimizer: Path | None = None,
 ) -> Start:
     """Digest the files of a start, and derive what they bring.
 
@@ -94,6 +96,7 @@ def read_start(
         paths: One file, or several of one folder.
         groups: Layer group → FQNs of the model that starts.
         trust_root: The run's root or anchor, to verify a govray model folder.
+        optimizer: The run or commit whose optimizer's state the run begins with (`find_optimizer`).
     """
     if len({path.parent for path in paths}) > 1:
         raise UsageError(
@@ -103,11 +106,13 @@ def read_start(
         )
     folder = paths[0].parent.resolve()
     files = {each.name: _digest(each) for each in paths}
+    model = _verified(folder, files, trust_root, at)
     return Start(
         folder=str(folder),
         files=files,
-        taint=_taint(folder, files, groups, trust_root, at),
+        taint=_taint(model, groups),
         loaded_by_model=loaded_by_model,
+        optimizer=find_optimizer(optimizer, files, model) if optimizer else None,
     )
 
 
@@ -171,6 +176,8 @@ def check_unchanged(start: Start) -> None:
     for name, digest in start.files.items():
         path = Path(start.folder, name)
         _require_same(_digest(path), digest, path)
+    if start.optimizer:
+        open_start(start.optimizer)
 
 
 def _digest(path: Path) -> str:
@@ -181,25 +188,28 @@ def _digest(path: Path) -> str:
         raise UsageError(f"not readable: {error.strerror}", where=f"pretrained {path}") from error
 
 
-def _taint(
-    folder: Path,
-    files: Mapping[str, str],
-    groups: Mapping[str, Sequence[str]],
-    trust_root: TrustAnchor | bytes,
-    at: datetime,
-) -> dict[str, tuple[str, ...]]:
-    unknown: dict[str, tuple[str, ...]] = dict.fromkeys(groups, (UNKNOWN,))
+def _verified(
+    folder: Path, files: Mapping[str, str], trust_root: TrustAnchor | bytes, at: datetime
+) -> VerifiedModel | None:
+    """The model of which these are attested files; None if there is no such one."""
     root = model_folder.find_model(folder)
     if root is None:
-        return unknown
+        return None
     try:
         model = verify(root, trust_root=trust_root, at=at)
     except (Refused, CouldNotCheck):
-        return unknown
+        return None
     attested = {subject.name: subject.sha256 for subject in model.subjects}
     where = folder.relative_to(root)
-    if any(attested.get((where / name).as_posix()) != files[name] for name in files):
-        return unknown
+    same = all(attested.get((where / name).as_posix()) == files[name] for name in files)
+    return model if same else None
+
+
+def _taint(
+    model: VerifiedModel | None, groups: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    if model is None:
+        return dict.fromkeys(groups, (UNKNOWN,))
     reached = {entry.group: entry.transitive for entry in model.attestation.taint}
     # This run may have other layer groups, so taint is carried over by tensor.
     labels = {

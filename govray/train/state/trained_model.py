@@ -114,7 +114,7 @@ class TorchModel:
         held = self.model.state_dict()
         weights = {
             name: local_shard(tensor, held[name]) if name in held else tensor
-            for name, tensor in _read(committed, model_folder.WEIGHTS, held.get).items()
+            for name, tensor in read_tensors(committed, model_folder.WEIGHTS, held.get).items()
         }
         do = "Resume with the model that the run began with"
         fill(self.model, weights, where=str(committed.folder), error=Refused, do=do)
@@ -125,7 +125,7 @@ class TorchModel:
                     where=str(committed.folder),
                     do="Resume without ema, as the run began",
                 )
-            self.average.restore(_read(committed, model_folder.EMA, held.get))
+            self.average.restore(read_tensors(committed, model_folder.EMA, held.get))
         for name in self.attached.ranks:
             config_file, weights_file = model_folder.adapter_files(name)
             config: Any = canonical_json.parse_canonical(committed.files[config_file])
@@ -136,7 +136,7 @@ class TorchModel:
         restore_optimizer(
             self.optimizer,
             names,
-            _read(committed, OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
+            read_tensors(committed, OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
             values,
         )
 
@@ -153,7 +153,7 @@ def base_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict().items() if name not in tied}
 
 
-def _read(
+def read_tensors(
     committed: commit_folder.Committed, file: str, like: Callable[[str], Tensor | None]
 ) -> dict[str, Tensor]:
     """The tensors of a file. Of tensors that are sharded here, only this rank's shards.

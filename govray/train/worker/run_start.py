@@ -26,6 +26,7 @@ from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
+from govray.train.state.optimizer_start import load_optimizer
 from govray.train.state.snapshot import TrainingState
 from govray.train.state.trained_model import TorchModel
 from govray.train.state.weight_average import WeightAverage
@@ -134,6 +135,8 @@ def start_run(
     place_on(assignment.device, model, optimizer)
     if not any(model is each for each in assignment.sharded):
         begin_with(model, assignment)
+    if order.start and order.start.optimizer and not rows.checkpoint:
+        load_optimizer(model, optimizer, order.start.optimizer)
     adapters = _attach_adapters(model, optimizer, order)
     decided = rows.decisions
     told = order.monitored.story(decided.profiles, decided.starts) if order.monitored else None

@@ -10,7 +10,11 @@ from govray.engine.model.rng_state import generators
 from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint.commit_folder import commit, load
-from govray.train.checkpoint.optimizer_state import optimizer_state, restore_optimizer
+from govray.train.checkpoint.optimizer_state import (
+    begin_optimizer,
+    optimizer_state,
+    restore_optimizer,
+)
 from govray.train.checkpoint.stored_tensors import contents, tensors_of
 
 
@@ -87,6 +91,46 @@ def test_resuming_is_byte_exact(tmp_path, kind, options):
     assert load(tmp_path / "resumed").digest == load(tmp_path / "straight").digest
     # The control: the steps did move the weights.
     assert load(tmp_path / "half").digest != load(tmp_path / "straight").digest
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS)
+def test_another_run_goes_on_as_the_first_would_at_its_learning_rate(kind, options):
+    straight, optimizer, names = build(kind, **options)
+    train(straight, optimizer, 3)
+    tensors, state = optimizer_state(optimizer, names)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    second, fresh, others = build(kind, **options | {"lr": 2e-3})
+    second.load_state_dict(straight.state_dict())
+    [*base, adapters] = fresh.param_groups
+    fresh.param_groups[:] = base  # as before adapters join
+    own = dict(list(others.items())[: -len(adapters["params"])])
+    begin_optimizer(fresh, own, tensors, state)
+    for group in optimizer.param_groups:
+        group["lr"] = 2e-3
+    drawn = torch.get_rng_state()
+    train(straight, optimizer, 3)
+    torch.set_rng_state(drawn)
+    train(second, fresh, 3)
+    for one, other in zip(straight.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "then", "now"),
+    [
+        (torch.optim.AdamW, {}, {"amsgrad": True}),
+        (torch.optim.RMSprop, {}, {"momentum": 0.9}),
+        (torch.optim.AdamW, {"eps": 1e-6}, {}),
+    ],
+)
+def test_moments_of_another_setting_are_refused_by_its_name(kind, then, now):
+    model, optimizer, names = build(kind, **then)
+    train(model, optimizer, 1)
+    stored = optimizer_state(optimizer, names)
+    _, fresh, others = build(kind, **now)
+    with pytest.raises(Malformed, match=f"{next(iter(then | now))} was .*, and is .* here"):
+        begin_optimizer(fresh, others, *stored)
+    assert not fresh.state
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "rng"])

@@ -12,15 +12,19 @@ from typing import Any
 
 import pytest
 import ray.train
+import torch
 import yaml
 
 from govray import cli
+from govray.engine.model.gpt import GPT
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.inputs import run_listing
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import recorded_steps
 from govray.train.state import snapshot
+from govray.train.state.optimizer_start import load_optimizer
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 
@@ -109,3 +113,35 @@ def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
     assert state(run)["state"] == "attested"
     assert outcome(run) == outcome(finished)
     assert run_listing.find_unfinished(read_record(run).experiment) is None
+
+
+def test_the_command_starts_a_sharded_run_with_the_optimizer_of_a_sharded_run(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"aggregator": "fsdp2", "checkpoint": {"every_steps": 50}}
+    runs: list[Path] = []
+    for name, steps in ("kept", 3), ("taken", 2):
+        config = tmp_path / f"{name}.yaml"
+        value = deployment.experiment(name=name, max_steps=steps, **given)
+        config.write_text(yaml.safe_dump(value))
+        assert cli.main(["train", str(config)]) == 0
+        runs += (deployment.folder / "runs").glob(f"{name}-*")
+        given |= {"pretrained": str(runs[0] / "model"), "pretrained_optimizer": str(runs[0])}
+    kept, taken = ({**states(run)} for run in runs)
+    base = {name for name in kept if "acme" not in name}
+    assert {int(taken[name]) for name in base if name.startswith("step/")} == {5}
+    record = read_record(runs[1])
+    assert record.start
+    assert record.start.optimizer
+    network = GPT(vocabulary=257, **deployment.experiment()["hyperparameters"])  # type: ignore[dict-item]
+    optimizer = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.95))
+    load_optimizer(network, optimizer, record.start.optimizer)  # joined in one process
+    for name, parameter in network.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            assert torch.equal(value, kept[f"{key}/{name}"]), f"{key}/{name}"
+
+
+def states(run: Path) -> dict[str, torch.Tensor]:
+    found = snapshot.latest(run)
+    assert found is not None
+    return tensors_of(commit_folder.open_commit(found[0]), "optimizer.safetensors")
