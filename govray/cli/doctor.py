@@ -120,6 +120,7 @@ def _findings(
     yield from _addresses(asked, theirs)
     yield from _servers(asked, theirs)
     yield from _disks(_places(asked, theirs))
+    yield from _trust(Path("policies/root.json"))
 
 
 def _versions(parts: Iterable[str]) -> Iterator[Symptom]:
@@ -219,6 +220,21 @@ def _disks(places: Iterable[Path]) -> Iterator[Symptom]:
         full = free < LEAST_FREE or (found.f_files and not found.f_favail)
         what = f"{free / 1e9:.0f} GB are free at {path}"
         yield Symptom("disk", WRONG if full else OK, what, "Make room" if full else None)
+
+
+def _trust(root: Path) -> Iterator[Symptom]:
+    """Whether the trust root of the deployment that this folder is can be relied on now."""
+    from govray.cli import trust
+
+    if root.exists():
+        try:
+            found = trust.anchor(root).load(at=trust.reference_time(None)).root
+        except GovrayError as error:
+            yield Symptom.wrong("trust", error)
+        else:
+            yield Symptom(
+                "trust", OK, f"{root}: {found.name} v{found.version}, until {found.expires}"
+            )
 
 
 def _answer(url: str) -> HttpAnswer | None:

@@ -7,13 +7,18 @@ tree: a committed key is public for ever.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from govray.cli import signing_key, user_files
 from govray.cli.output import PasswordFile, field, line, report
 from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.formats.keys import LocalSigner
+
+Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
 
 app = typer.Typer(help="Make signing keys, and print public ones.")
 
@@ -22,7 +27,7 @@ app = typer.Typer(help="Make signing keys, and print public ones.")
 def new(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Where the private key goes.")],
     algorithm: Annotated[
-        Literal["ed25519", "ecdsa-p256"],
+        Algorithm,
         typer.Option(help="Use ecdsa-p256 if a hardware module lacks Ed25519."),
     ] = "ed25519",
     allow_git: Annotated[
@@ -37,24 +42,11 @@ def new(
 
     With --password-file or --encrypt the private key is encrypted (PKCS #8).
     """
-    from govray.governance.formats.keys import LocalSigner
-
-    tree = _working_tree(path)
-    if tree is not None and not allow_git:
-        raise UsageError(
-            f"this lies inside the git working tree {tree}",
-            where=str(path),
-            do="Keep keys outside of repositories, for example in ~/.config/govray. --allow-git "
-            "overrides this.",
-        )
-    public_path = path.with_name(f"{path.name}.pub")
+    if not allow_git:
+        check_outside_git(path)
     password = signing_key.new_password(password_file) if password_file or encrypt else None
-    signer = LocalSigner.generate(algorithm)
-    user_files.make_folder(path.parent, mode=0o700)
-    # The private key first: if the public file cannot be written, its content
-    # is still derivable; the other way round a stale .pub would remain.
-    user_files.write(path, signer.to_pem(password), mode=0o600, replace=False)
-    user_files.write(public_path, signer.public_key.to_pem())
+    signer = make(path, algorithm, password)
+    public_path = public_beside(path)
     report(
         {
             "privateKey": str(path),
@@ -67,6 +59,37 @@ def new(
     mode = "mode 0600, encrypted" if password else "mode 0600"
     field("private", f"{path} ({mode}; keep it, back it up, share it with nobody)")
     field("public", f"{public_path} (goes into trust roots)")
+
+
+def make(
+    path: Path, algorithm: Algorithm = "ed25519", password: bytes | None = None
+) -> LocalSigner:
+    """Write a new private key, and its public key beside it. A file that is there stays."""
+    from govray.governance.formats.keys import LocalSigner
+
+    signer = LocalSigner.generate(algorithm)
+    user_files.make_folder(path.parent, mode=0o700)
+    # The private key first: if the public file cannot be written, its content
+    # is still derivable; the other way round a stale .pub would remain.
+    user_files.write(path, signer.to_pem(password), mode=0o600, replace=False)
+    user_files.write(public_beside(path), signer.public_key.to_pem())
+    return signer
+
+
+def public_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.pub")
+
+
+def check_outside_git(path: Path) -> None:
+    """Raise `UsageError` for a key that would lie in a git working tree."""
+    tree = _working_tree(path)
+    if tree is not None:
+        raise UsageError(
+            f"this lies inside the git working tree {tree}",
+            where=str(path),
+            do="Keep keys outside of repositories, for example in ~/.config/govray. "
+            "govray keys new --allow-git overrides this.",
+        )
 
 
 @app.command()

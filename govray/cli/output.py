@@ -150,6 +150,14 @@ def note(text: str) -> None:
     err.print(Text(printable(text)), soft_wrap=True)
 
 
+def agreed(question: str) -> bool:
+    """Ask at the terminal, where Return means yes. Without a terminal, the answer is no."""
+    if not (sys.stdin.isatty() and err.is_terminal):
+        return False
+    err.print(Text(f"{printable(question)} [Y/n] "), end="", soft_wrap=True)
+    return sys.stdin.readline().lower() in ("\n", "y\n", "yes\n")
+
+
 class _LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return lines(super().format(record))

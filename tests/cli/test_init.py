@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import yaml
 
-from govray.cli import init
+from govray.cli import init, output
 from tests.support.command import Run
 
 TREE = init.deployment()
@@ -47,16 +48,66 @@ def test_no_private_key_is_in_it(run: Run, tmp_path: Path) -> None:
             assert b"PRIVATE KEY" not in path.read_bytes()
 
 
-def test_its_next_steps_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = run("init", "deployment").out
-    monkeypatch.setenv("HOME", str(tmp_path))
+KEYS = ("--keys", "~/govray-keys")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("keys", [(), KEYS])
+def test_its_next_steps_work(
+    run: Run, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
+) -> None:
+    out = run("init", "deployment", *keys).out
     monkeypatch.chdir(tmp_path / "deployment")
     steps = [line.strip() for line in out.splitlines() if line.strip().startswith("govray ")]
     assert len(steps) == 3
     for step in steps:
-        words = [word.replace("~", str(tmp_path)) for word in step.split()[1:]]
+        words = [word.replace("~", str(home)) for word in step.split()[1:]]
         run(*words)
     assert (tmp_path / "deployment" / "policies" / "licences.dsse.json").is_file()
+
+
+def test_one_person_s_root_is_relied_on_and_the_keys_serve_a_second_folder(
+    run: Run, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("init", "my house", *KEYS)
+    held = {path.name: path.read_bytes() for path in (home / "govray-keys").glob("*.pem")}
+    assert held.keys() == {f"{party}.pem" for party in init.PARTIES}
+    monkeypatch.chdir(tmp_path / "my house")
+    said = {each["check"]: each for each in run("doctor", "--json").json["findings"]}
+    assert (said["trust"]["state"], said["trust"]["what"].split(",")[0]) == (
+        "ok", "policies/root.json: my-house v1",
+    )  # fmt: skip
+    run("init", str(tmp_path / "second"), *KEYS)
+    assert {path.name: path.read_bytes() for path in (home / "govray-keys").glob("*.pem")} == held
+    Path("policies/root.json").write_bytes(Path("policies/root.json").read_bytes()[:-9])
+    assert "WRONG     trust" in run("doctor", code=1).out
+
+
+def test_no_key_comes_into_the_folder_or_a_working_tree(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tree" / ".git").mkdir(parents=True)
+    for keys, said in (("dep/keys", "jobs are sent from"), ("tree/keys", "git working tree")):
+        assert said in run("init", "dep", "--keys", keys, code=2).err
+        assert not (tmp_path / "dep").exists()
+        assert not (tmp_path / keys).exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "made"), [("\n", True), ("y\n", True), ("no\n", False), ("", False)]
+)
+def test_a_terminal_is_asked_one_question(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str, made: bool
+) -> None:
+    typed = io.StringIO(answer)
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", typed)
+    monkeypatch.setattr(output.err, "_force_terminal", True)
+    assert "Makes keys in ~/govray-keys" in run("init", "deployment").err
+    assert (home / "govray-keys").exists() is made
 
 
 def test_it_writes_over_nothing(run: Run, tmp_path: Path) -> None:
