@@ -41,13 +41,14 @@ IGNORES = (".gitignore", ".rayignore")
 """Files that git and Ray read: what stays in the folder."""
 
 PARTIES = ("root", "data-office", "compliance", "operator")
-"""Who signs. Each has a key of its own, also where one person has them all."""
+"""Those that sign. Each has a key of its own, also where one person has them all."""
 
 KEYS = Path("~/govray-keys")
 
 ROOT_SOURCE = """\
-# Who may sign what. One person has all keys here. For another's key, put its .pub file beside this
-# file and name it, raise `version`, and sign again: govray sign policies/root.yaml --key KEY
+# This says who may sign what. One person has all keys here. For another's key, put its .pub file
+# beside this file and name it, raise `version`, and sign again:
+# govray sign policies/root.yaml --key KEY
 schema: govray.dev/trust-root/v1
 name: {name}
 version: 1
