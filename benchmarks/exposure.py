@@ -1,6 +1,6 @@
 """``python -m benchmarks.exposure``: is an exposure right that is above what sampling can rank?
 
-``govray audit`` ranks a canary exactly among 10,000 candidates or fewer. Among more it fits a
+``govray runs audit`` ranks a canary exactly among 10,000 candidates or fewer. Among more it fits a
 skew-normal distribution to the losses of a thousand and reads the rank in its tail. Here the space
 is small enough to be counted whole. So each canary has its exact rank beside the extrapolated one.
 
@@ -16,7 +16,7 @@ Errors are extrapolated less exact, in bits, one for each canary and sample.
 
 ``shared_prefix`` is what it saves to send the beginning of a canary's candidates through the model
 once. The same losses from whole sequences take so many times as long. It is measured on models of
-both families with random weights, by pairs of runs, and a canary as `govray audit` plants it.
+both families with random weights, by pairs of runs, and a canary as `govray runs audit` plants it.
 Prints a table and, as its last line, one JSON object.
 """
 

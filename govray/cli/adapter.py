@@ -153,7 +153,7 @@ def remove(
     if missing:
         field(
             "next",
-            f"govray cosign {quote(str(before.path))}: "
+            f"govray model cosign {quote(str(before.path))}: "
             f"{missing} more of the operator's keys must sign",
         )
     if revoke is not None:

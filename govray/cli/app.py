@@ -1,7 +1,7 @@
 """The table of verbs.
 
 One module per verb family, each a plain function or a small `typer.Typer`. To
-add a verb: write ``govray/cli/<verb>.py`` and add its line to a panel.
+add a verb: write ``govray/cli/<verb>.py`` and add its line to a table.
 
 The modules are imported at every start, so at their top they import only the
 standard library, typer, rich, `govray.errors` and `govray.cli`. What a verb
@@ -84,13 +84,14 @@ class Verbs(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs panel by panel."""
-        for title, names in PANELS.items():
-            shown = {name: self.commands[name] for name in names}
-            limit = formatter.width - 6 - max(map(len, self.commands))
-            with formatter.section(title):
-                rows = [(n.ljust(12), each.get_short_help_str(limit)) for n, each in shown.items()]
-                formatter.write_dl(rows)
+        """Write a line for each daily verb, and the names of all else by topic."""
+        with formatter.section("Every day"):
+            shown = {name: self.commands[name] for name in DAILY}
+            limit = formatter.width - 6 - max(map(len, shown))
+            formatter.write_dl([(n, each.get_short_help_str(limit)) for n, each in shown.items()])
+        with formatter.section("The rest, by topic (govray NAME --help says more)"):
+            rows = [(topic, ", ".join(verbs)) for topic, verbs in TOPICS.items()]
+            formatter.write_dl(rows, col_max=20)
 
 
 app = typer.Typer(
@@ -103,82 +104,88 @@ app = typer.Typer(
 )
 
 _there = remote.FAMILIES
-PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
-    "Start": {
-        "demo": demo.demo,
-        "init": init.init,
-        "doctor": doctor.doctor,
-        "completion": completion.completion,
-    },
-    "Data and policy": {
-        "keys": keys.app,
-        "sign": sign.sign,
-        "cosign": cosign.cosign,
-        "timestamp": cosign.timestamp,
-        "show": show.show,
+DAILY: Mapping[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "init": init.init,
+    "doctor": doctor.doctor,
+    "sign": sign.sign,
+    "show": show.show,
+    "train": train.train,
+    "tune": tune.tune,
+    "verify": verify.verify,
+    "replay": replay.replay,
+    "trace": trace.trace,
+    "serve": serve.serve,
+    "login": login.login,
+}
+"""What ``govray --help`` explains in a line each."""
+
+TOPICS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
+    "data and policy": {
         "corpus": corpus.app,
         "policy": policy.app,
+        "keys": keys.app,
         "schema": schema.schema,
         "prepare": train.prepare,
     },
-    "Train": {
-        "train": train.train,
-        "tune": tune.tune,
+    "runs": {
         "runs": runs.app,
         "checkpoint": checkpoint.app,
-        "notebook": interactive.notebook,
-        "shell": interactive.shell,
-        "tensorboard": interactive.tensorboard,
+        "experiments": _there["experiments"],
+        "task": interactive.app,
+        "queue": queue.app,
     },
-    "Verify": {
-        "verify": verify.verify,
-        "audit": audit.audit,
-        "replay": replay.replay,
+    "models": {
+        "model": model.app,
         "attest": train.attest,
-        "trace": trace.trace,
-        "influence": influence.influence,
+        "attestation": _there["attestation"],
         "adapter": adapter.app,
         "report": report.app,
-        "evidence": export.evidence,
-        "export": export.export,
-        "disclose": view.disclose,
         "view": view.app,
         "witness": witness.app,
     },
-    "Serve and operate": {
-        "serve": serve.serve,
+    "service": {
         "store": store.app,
-        "queue": queue.app,
-        "model": model.app,
         "alerts": alerts.app,
-    },
-    "Act through a service": {
-        "login": login.login,
-        "logout": login.logout,
-        "whoami": login.whoami,
-        "experiments": _there["experiments"],
-        "task": _there["task"],
-        "attestation": _there["attestation"],
+        "webhook": _there["webhook"],
         "usage": usage.usage,
+        "audit-log": audit_log.audit_log,
     },
-    "Administer": {
+    "people": {
+        "whoami": login.whoami,
+        "logout": login.logout,
         "workspace": _there["workspace"],
         "project": _there["project"],
         "group": _there["group"],
         "role": _there["role"],
         "token": token.app,
-        "webhook": _there["webhook"],
-        "audit-log": audit_log.audit_log,
     },
+    "shell": {"completion": completion.completion},
 }
-"""Title → name → verb or family, as ``govray --help`` shows them."""
+"""Topic → name → verb or family, as ``govray --help`` names them."""
 
-for _verbs in PANELS.values():
-    for _name, _verb in _verbs.items():
-        if isinstance(_verb, typer.Typer):
-            app.add_typer(_verb, name=_name)
+BELOW: Mapping[typer.Typer, Mapping[str, Callable[..., None]]] = {
+    model.app: {
+        "cosign": cosign.cosign,
+        "timestamp": cosign.timestamp,
+        "export": export.export,
+        "evidence": export.evidence,
+        "influence": influence.influence,
+    },
+    runs.app: {"audit": audit.audit, "tensorboard": interactive.tensorboard},
+    view.app: {"disclose": view.disclose},
+}
+"""Verbs of a family that stand in modules of their own."""
+
+for _family, _below in BELOW.items():
+    for _name, _verb in _below.items():
+        _family.command(_name)(_verb)
+for _verbs in (DAILY, *TOPICS.values()):
+    for _name, _each in _verbs.items():
+        if isinstance(_each, typer.Typer):
+            app.add_typer(_each, name=_name)
         else:
-            app.command(_name)(_verb)
+            app.command(_name)(_each)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""``govray audit``: what a run's final model holds of the data that it was trained on."""
+"""``govray runs audit``: what a run's final model holds of the data that it was trained on."""
 
 from __future__ import annotations
 

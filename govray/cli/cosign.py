@@ -1,4 +1,4 @@
-"""``govray cosign`` and ``timestamp``: what others sign over a model's attestation."""
+"""``govray model cosign`` and ``timestamp``: what others sign over a model's attestation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cosign(
     if done.complete:
         line(f"Next  govray verify {quote(str(done.model.path))} --trust-root ROOT")
     else:
-        line("It verifies once the others have signed: govray cosign with another key")
+        line("It verifies once the others have signed: govray model cosign with another key")
 
 
 def timestamp(

@@ -1,4 +1,4 @@
-"""``govray export`` and ``evidence``: a verified model in a format that others check.
+"""``govray model export`` and ``evidence``: a verified model in a format that others check.
 
 The model folder itself is never written to. Its attestation covers every file that a loader reads,
 so another file there would no longer verify.

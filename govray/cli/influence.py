@@ -1,4 +1,4 @@
-"""``govray influence``: what each adapter does to one output, and how to ask about the rest."""
+"""``govray model influence``: what each adapter does to one output, and how to ask of the rest."""
 
 from __future__ import annotations
 

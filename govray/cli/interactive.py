@@ -1,4 +1,4 @@
-"""``govray notebook``, ``shell``, ``tensorboard``: on this machine, for who types it.
+"""``task notebook``, ``task shell`` and ``runs tensorboard``: on this machine, for who types it.
 
 The address that is printed holds the program's token. Nothing else on the machine can use it, and
 it is worth nothing when the program has ended. On a cluster they are tasks of the queue
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import process
+from govray.cli import process, task
 from govray.cli.option_group import Given, given_place
 from govray.cli.output import line, note, report
 from govray.errors import Stopped, UsageError
 
 if TYPE_CHECKING:
     from govray.platform.tasks.endpoint import Endpoint
+
+app = typer.Typer(help="Notebooks, shells and programs: open one here, submit them to a cluster.")
+app.registered_commands += task.app.registered_commands
 
 Storage = Annotated[
     Given,
@@ -34,11 +37,13 @@ Idle = Annotated[
 ]
 
 
+@app.command()
 def notebook(storage: Storage, idle_minutes: Idle = 30.0) -> None:
     """Open JupyterLab on this machine, until Ctrl-C or until nobody uses it."""
     _run("notebook", storage, idle_minutes)
 
 
+@app.command()
 def shell(storage: Storage, idle_minutes: Idle = 30.0) -> None:
     """Open a terminal in the browser, whose transcript is kept."""
     _run("shell", storage, idle_minutes)
@@ -64,7 +69,7 @@ def _run(kind: str, storage: Any, idle_minutes: float) -> None:
     from govray.platform.tasks.task_file import read_task
     from govray.platform.tasks.watched_program import run_watched
 
-    task = read_task(f"kind: {kind}\nidle_minutes: {idle_minutes}\n", where="--idle-minutes")
+    read = read_task(f"kind: {kind}\nidle_minutes: {idle_minutes}\n", where="--idle-minutes")
     stop = Event()
     process.until_signal(stop)
 
@@ -75,7 +80,7 @@ def _run(kind: str, storage: Any, idle_minutes: float) -> None:
 
     with suppress(Stopped):
         run_watched(
-            task,
+            read,
             id=f"local-{secrets.token_hex(4)}",
             storage=storage,
             environment=dict(os.environ),

@@ -25,7 +25,7 @@ from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.cli.trust import Trusted
 from govray.errors import UsageError
 
-app = typer.Typer(help="Versions of models: register, list, find, promote, download.")
+app = typer.Typer(help="Sign, export and register models; list, find, promote, download versions.")
 remote = typer.Typer(help="Versions of models: register, list, find, promote, download.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.", autocompletion=ids)]

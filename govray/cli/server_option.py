@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "GOVRAY_SERVER"
-THERE_TOO = ("runs", "checkpoint", "notebook", "shell", "tensorboard")
-"""Verbs that name a run, of a folder or of a service, and those that a service has as tasks."""
+THERE_TOO = ("runs", "checkpoint", "task")
+"""Families whose verbs name a run or a task, of this machine or of a service."""
 _server: ContextVar[str | None] = ContextVar("server", default=None)
 
 
@@ -75,8 +75,7 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
         raise UsageError(
             f"{named} acts on this machine alone, and {VARIABLE} names a service",
             where=VARIABLE,
-            do=f"For this machine say {VARIABLE}= {named} …"
-            + ("; a service has it as govray task submit" if family is None else ""),
+            do=f"For this machine say {VARIABLE}= {named} …",
         )
     return False
 

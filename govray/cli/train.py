@@ -169,7 +169,9 @@ def _next(run: Place) -> str:
     missing = missing_signatures(trust, (run / "model" / model_folder.ATTESTATION).read_bytes())
     model = quote(str(run / "model"))  # a URL's options mean something to a shell
     if missing:
-        return f"Next  govray cosign {model}   {missing} more of the operator's keys must sign"
+        return (
+            f"Next  govray model cosign {model}   {missing} more of the operator's keys must sign"
+        )
     return f"Next  govray verify {model} --trust-root TRUSTED_ROOT"
 
 

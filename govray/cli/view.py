@@ -1,4 +1,4 @@
-"""``govray disclose`` and ``view``: part of an attestation for one audience, and its verifying."""
+"""``govray view``: part of an attestation for one audience, and its verifying."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ app = typer.Typer(help="Show an audience a part of an attestation, and verify su
 
 Secret = Annotated[
     Path,
-    typer.Option("--secret", metavar="FILE", help="The secret that govray disclose was given."),
+    typer.Option(
+        "--secret", metavar="FILE", help="The secret that govray view disclose was given."
+    ),
 ]
 ViewFile = Annotated[Path, typer.Argument(metavar="VIEW", help="A view, as JSON.")]
 
@@ -42,7 +44,7 @@ def make(
     secret: Secret,
     trusted: ModelTrust,
     disclosure: Annotated[
-        Path, typer.Option("--disclosure", metavar="FILE", help="What govray disclose signed.")
+        Path, typer.Option("--disclosure", metavar="FILE", help="What govray view disclose signed.")
     ] = Path("disclosure.dsse.json"),
 ) -> None:
     """Verify MODEL, and write what one audience is shown of its attestation.

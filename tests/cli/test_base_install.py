@@ -74,7 +74,7 @@ def test_it_signs_and_exports_and_a_verb_that_needs_an_extra_says_which(
     (tmp_path / "policy.yaml").write_text(POLICY)
     govray_base(base, "keys", "new", "key.pem")
     govray_base(base, "sign", "policy.yaml", "--key", "key.pem")
-    govray_base(base, "export", "model-card", model, *check)  # imports every format
+    govray_base(base, "model", "export", "model-card", model, *check)  # imports every format
     done = govray_base(base, "report", "eu-summary", model, "--out", "s.docx", *check, code=3)
     assert "pip install '.[reports]'" in done.stderr
     (tmp_path / "corpora").mkdir()

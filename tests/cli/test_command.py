@@ -60,7 +60,7 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
         (["verify", ".", "--at", "yesterday"], "--at: 'yesterday' is not a time"),
         (["corpus", "ls", "missing"], "not a folder"),
         (["runs", "ls", "missing"], "missing: there is no such folder"),
-        (["tensorboard", "--storage", "missing"], "missing: there is no such folder"),
+        (["runs", "tensorboard", "--storage", "missing"], "missing: there is no such folder"),
         (["runs", "hold", "missing", "--for", "c"], "missing: there is no such folder"),
         (["train", "."], ".: this is a folder. Name an experiment file in it."),
         (["keys", "new", "/dev/null/key.pem"], "/dev/null"),

@@ -45,19 +45,19 @@ def test_two_of_three_sign_in_turns(
     run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
 ) -> None:
     assert "signed by 1 of 2 distinct keys" in run("verify", folder, *check, code=1).err
-    told = run("cosign", folder, "--key", key, *check, "--json").json
+    told = run("model", "cosign", folder, "--key", key, *check, "--json").json
     assert (told["signatures"], told["threshold"], told["complete"]) == (2, 2, True)
     assert told["added"] == [model_folder.MANIFEST, model_folder.ATTESTATION]
     first = run("verify", folder, *check, "--json").json
     assert len(first["keyids"]) == 2
     # The same key again changes nothing; the third one adds, and pins and witnesses hold.
     before = {name: (folder / name).read_bytes() for name in told["added"]}
-    assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == []
+    assert run("model", "cosign", folder, "--key", key, *check, "--json").json["added"] == []
     assert {name: (folder / name).read_bytes() for name in told["added"]} == before
     write(folder / model_folder.replay_file("auditor"), signed(committee, folder))
     assert run("verify", folder, *check, "--json").json["assuranceLevel"] == "replayChecked"
     third = write_key(tmp_path / "third.pem", committee.third)
-    assert "3 of 2 signatures" in run("cosign", folder, "--key", third, *check).out
+    assert "3 of 2 signatures" in run("model", "cosign", folder, "--key", third, *check).out
     last = run("verify", folder, *check, "--json").json
     assert last["attestation"] == first["attestation"]
     assert last["assuranceLevel"] == "replayChecked"
@@ -70,14 +70,17 @@ def test_who_signs_has_looked(
     weights = folder / model_folder.WEIGHTS
     flip(weights)
     before = (folder / model_folder.ATTESTATION).read_bytes()
-    assert "step 4" in run("cosign", folder, "--key", key, *check, code=1).err
+    assert "step 4" in run("model", "cosign", folder, "--key", key, *check, code=1).err
     stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
     flip(weights)
-    assert "is not of operator" in run("cosign", folder, "--key", stranger, *check, code=1).err
+    assert (
+        "is not of operator"
+        in run("model", "cosign", folder, "--key", stranger, *check, code=1).err
+    )
     auditor = write_key(tmp_path / "auditor.pem", committee.keys.auditor)
-    run("cosign", folder, "--key", auditor, *check, code=1)
+    run("model", "cosign", folder, "--key", auditor, *check, code=1)
     assert (folder / model_folder.ATTESTATION).read_bytes() == before
-    run("cosign", tmp_path / "nothing", "--key", key, *check, code=3)
+    run("model", "cosign", tmp_path / "nothing", "--key", key, *check, code=3)
 
 
 @pytest.mark.parametrize("change", ["hint", "signature", "payload"])
@@ -90,7 +93,7 @@ def test_the_manifest_has_no_spare_bytes(
     change: str,
 ) -> None:
     """Pinned by its statement, so every other byte of its file must be a signer's."""
-    run("cosign", folder, "--key", key, *check)
+    run("model", "cosign", folder, "--key", key, *check)
     path = folder / model_folder.MANIFEST
     envelope = Envelope.parse(path.read_bytes())
     if change == "signature":
@@ -132,7 +135,7 @@ def test_nothing_is_signed_but_what_was_verified(
     name: str,
 ) -> None:
     other = swapped_after_the_check(monkeypatch, folder / name)
-    said = run("cosign", folder, "--key", key, *check, code=1).err
+    said = run("model", "cosign", folder, "--key", key, *check, code=1).err
     assert "changed while it was being checked" in said
     assert name in said
     assert (folder / name).read_bytes() == other
@@ -151,7 +154,7 @@ def test_a_signature_that_was_added_after_the_check_is_refused(
         return found
 
     monkeypatch.setattr(cosigning, "verify_to_cosign", checked)
-    said = run("cosign", folder, "--key", key, *check, code=1).err
+    said = run("model", "cosign", folder, "--key", key, *check, code=1).err
     assert "other than the signer's" in said
     assert path.read_bytes() == other
 
@@ -167,6 +170,6 @@ def test_control_without_the_digest_what_was_swapped_in_is_signed(
 ) -> None:
     swapped_after_the_check(monkeypatch, folder / name)
     monkeypatch.setattr(cosigning, "require_verified", lambda *given, **named: None)
-    run("cosign", folder, "--key", key, *check)
+    run("model", "cosign", folder, "--key", key, *check)
     signed_now = Envelope.parse((folder / name).read_bytes())
     assert signed_now.signed_by([Committee.second.public_key])

@@ -110,7 +110,7 @@ def shell(tmp_path: Path, at: str, forked_govray: Path) -> Any:
     tools.mkdir()
     govray = tools / "govray"
     govray.write_text(
-        f'#!/bin/sh\ncase $1 in verify|export) set -- "$@" --at {at};; esac\n'
+        f'#!/bin/sh\ncase "$1 $2" in verify*|"model export") set -- "$@" --at {at};; esac\n'
         f'exec {forked_govray} "$@"\n'
     )
     govray.chmod(0o755)

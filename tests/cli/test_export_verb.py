@@ -45,7 +45,7 @@ def test_a_model_that_does_not_verify_is_refused(
 ) -> None:
     flip(model / "model.safetensors")
     signing = ("--key", key) if name == SIGNED else ()
-    done = run("export", name, model, *signing, *check, code=1)
+    done = run("model", "export", name, model, *signing, *check, code=1)
     assert "step 4 (files)" in done.err
     assert "model.safetensors" in done.err
     assert not (tmp_path / "model.exports").exists()
@@ -54,7 +54,7 @@ def test_a_model_that_does_not_verify_is_refused(
 def test_the_signature_holds_of_each_file(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:
-    run("export", SIGNED, model, "--key", key, *check)
+    run("model", "export", SIGNED, model, "--key", key, *check)
     signed = (model, tmp_path / "model.exports" / "model.sig", tmp_path / "key.pub")
     check_model_signing(*signed)
     file = "governance/policy.dsse.json"
@@ -67,7 +67,7 @@ def test_the_signature_holds_of_no_other_file_and_no_other_key(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:
     (model / "NOTES.md").write_text("for people")
-    said = run("export", SIGNED, model, "--key", key, *check).out
+    said = run("model", "export", SIGNED, model, "--key", key, *check).out
     assert "NOT SIGNED  NOTES.md" in said
     signed = (model, tmp_path / "model.exports" / "model.sig", tmp_path / "key.pub")
     with pytest.raises(NotValid, match=r"Extra files found.*NOTES\.md"):
@@ -95,9 +95,9 @@ def test_what_is_there_is_replaced_only_if_asked(
         files = sorted(written.iterdir()) if name in FOLDERS else [written]
         return {each.name: each.read_bytes() for each in files}
 
-    run("export", name, model, *check)
+    run("model", "export", name, model, *check)
     first = content()
-    assert "already exists" in run("export", name, model, *check, code=2).err
-    run("export", name, model, "--force", *check)
+    assert "already exists" in run("model", "export", name, model, *check, code=2).err
+    run("model", "export", name, model, "--force", *check)
     assert content() == first  # the bytes repeat
     assert not [each for each in written.parent.iterdir() if each.name.startswith(".")]

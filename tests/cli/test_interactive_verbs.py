@@ -1,4 +1,4 @@
-"""``govray tensorboard`` and its like, on one machine."""
+"""``govray runs tensorboard`` and its like, on one machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.process import COMMAND
 
 @pytest.mark.story
 def test_a_verb_prints_an_address_and_ends_at_ctrl_c(tmp_path: Path) -> None:
-    words = ["tensorboard", "--storage", str(tmp_path), "--json"]
+    words = ["runs", "tensorboard", "--storage", str(tmp_path), "--json"]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *words],
         text=True,

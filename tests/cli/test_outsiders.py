@@ -99,7 +99,7 @@ def test_the_page_runs_as_it_stands(
         for named, place in places.items():
             line = line.replace(named, place)
         words = line.split()[1:]
-        if words[0] in ("timestamp", "verify") or words[:2] == ["witness", "ask"]:
+        if words[0] == "verify" or words[:2] in (["model", "timestamp"], ["witness", "ask"]):
             told[words[0]] = run(*words).out
     assert re.search(r"timestamp +attestation signed by \S+Z by tsa", told["verify"])
     assert "2 of 2 asked for: witness.example/w1 at" in told["verify"]
@@ -116,7 +116,9 @@ def test_nothing_is_asked_that_the_root_would_not_count(
 ) -> None:
     plain = Path("plain.json")
     plain.write_bytes(world.root)
-    done = run("timestamp", model, "--tsa", "http://127.0.0.1:9", "--trust-root", plain, code=2)
+    done = run(
+        "model", "timestamp", model, "--tsa", "http://127.0.0.1:9", "--trust-root", plain, code=2
+    )
     assert "names no timestamp authority" in done.err
     asks = ("witness", "ask", model, "--trust-root")
     done = run(*asks, plain, "--witness", "w=http://127.0.0.1:9", code=2)

@@ -195,7 +195,10 @@ def test_an_experiment_has_one_id_for_every_verb(
     assert "No run of this experiment is known" in run("experiments", "delete", id, code=1).err
     assert "no experiment 'none'" in run("experiments", "stop", "none", code=2).err
     assert "GOVRAY_SERVER= before govray" in run("corpus", "ls", "corpora", code=2).err
-    assert "govray task submit" in run("notebook", "--storage", "x", code=2).err
+    assert (
+        "GOVRAY_SERVER= govray task notebook"
+        in run("task", "notebook", "--storage", "x", code=2).err
+    )
     for words in (["runs", "hold", "run-9"], ["checkpoint", "gc", "run-9"]):
         assert "acts on this machine alone" in run(*words, code=2).err
         monkeypatch.setenv("GOVRAY_SERVER", "")

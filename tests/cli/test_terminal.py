@@ -40,7 +40,7 @@ HOSTILE = (
 PLACES = {
     "init": ("{folder}",),
     "sign": ("{file} --key key.pem", "policy.yaml --key {word}"),
-    "cosign": ("{model} --key key.pem", "{file} --key key.pem", "model --key {word}"),
+    "model cosign": ("{model} --key key.pem", "{file} --key key.pem", "model --key {word}"),
     "show": ("{file}", "{model}", "{word}"),
     "verify": (
         "{file} --trust-root root.json",

@@ -36,7 +36,7 @@ def key(world: World, tmp_path: Path) -> Path:
 def made(run: Run, untouched: Path, check: Check, key: Path, tmp_path: Path) -> Path:
     """A view for a buyer; the disclosure and the secret lie beside it."""
     (tmp_path / "buyer.yaml").write_text(BUYER)
-    run("disclose", untouched, "--key", key, *SECRET, *check)
+    run("view", "disclose", untouched, "--key", key, *SECRET, *check)
     made = ("--audience", "buyer.yaml", "--out", "buyer.json")
     run("view", "make", untouched, *made, *SECRET, *check)
     return tmp_path / "buyer.json"
@@ -64,7 +64,7 @@ def test_only_the_operator_discloses(
 ) -> None:
     for name, signer in (("auditor", world.keys.auditor), ("anyone", LocalSigner.generate())):
         key = write_key(tmp_path / f"{name}.pem", signer)
-        run("disclose", untouched, "--key", key, *SECRET, *check, code=1)
+        run("view", "disclose", untouched, "--key", key, *SECRET, *check, code=1)
     assert not (tmp_path / "disclosure.secret").exists()
     assert not (tmp_path / "disclosure.dsse.json").exists()
 

@@ -19,7 +19,7 @@ def export_all(run: Run, model: Path, out: Path, *check: object) -> dict[str, An
     (out / "key.pub").write_bytes(signer.public_key.to_pem())
     for name in NAMES:
         signing = ("--key", key) if name == SIGNED else ()
-        told = run("export", name, model, "--out", out, *signing, *check, "--json").json
+        told = run("model", "export", name, model, "--out", out, *signing, *check, "--json").json
         assert told["format"] == name
     signature = out / "model.sig"
     each = {name: sorted((out / FORMATS[name].place).iterdir()) for name in FOLDERS}

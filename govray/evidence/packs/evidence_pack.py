@@ -245,7 +245,7 @@ _LEFT_OUT = frozenset({"__pycache__", "deployment"})
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _WHEEL = b"""\
 Wheel-Version: 1.0
-Generator: govray evidence
+Generator: govray model evidence
 Root-Is-Purelib: true
 Tag: py3-none-any
 """

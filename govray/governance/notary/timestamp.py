@@ -61,7 +61,7 @@ def read_timestamp(
         raise Malformed(
             "no timestamp response of RFC 3161 that was granted",
             where=where,
-            do="Ask the authority again: govray timestamp MODEL --tsa URL",
+            do="Ask the authority again: govray model timestamp MODEL --tsa URL",
         ) from error
     said: list[str] = []
     for authority in authorities:
@@ -77,8 +77,8 @@ def read_timestamp(
         + ("; ".join(said) or "it names none")
         + ")",
         where=where,
-        do="If the attestation was signed again since, ask anew: govray timestamp MODEL --tsa URL. "
-        "Else the root's owner has to name the authority",
+        do="If the attestation was signed again since, ask anew: "
+        "govray model timestamp MODEL --tsa URL. Else the root's owner has to name the authority",
     )
 
 

@@ -1,8 +1,9 @@
 """Several processes that audit one model together: each holds its rows of the weights.
 
-``torchrun --nproc-per-node 2 --no-python govray audit RUN`` starts them, on one machine or several.
-The model is shared by FSDP2, as in training, so no rank ever holds all of it. Each rank makes every
-forward of the audit, in the same order. So all come to the same evidence, and rank 0 writes it.
+``torchrun --nproc-per-node 2 --no-python govray runs audit RUN`` starts them, on one machine
+or several. The model is shared by FSDP2, as in training, so no rank ever holds all of it. Each rank
+makes every forward of the audit, in the same order. So all come to the same evidence, and rank 0
+writes it.
 
 Invariant: what may fail on one rank alone fails on all, before a forward.
 """

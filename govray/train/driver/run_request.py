@@ -66,7 +66,7 @@ class RunRequest(RunSettings):
         reserve: Share of records that are never trained on.
         reserve_by: ``"family"``: near copies, in whatever corpus, lie on one side; or ``"record"``.
         exclude: Corpora left out, as tombstones of the plan.
-        canaries: What to plant in which corpora, for `govray audit`.
+        canaries: What to plant in which corpora, for `govray runs audit`.
         rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``. Images have
             one loss target a row, whatever ``context`` says.
         mixture: Corpus to how often an epoch of its stream reads it; 1 where not named.

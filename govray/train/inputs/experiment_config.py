@@ -122,7 +122,7 @@ class Quota(Section):
 
 
 class PlantedCanaries(Section):
-    """Synthetic secrets planted beside corpora, for `govray audit`."""
+    """Synthetic secrets planted beside corpora, for `govray runs audit`."""
 
     corpora: tuple[str, ...] = Field(min_length=1, description="each gets canaries of its own")
     format: Annotated[str, AfterValidator(check_format)] = Field(
@@ -135,7 +135,7 @@ class PlantedCanaries(Section):
     coin: Natural | None = Field(
         None,
         description="number that keys a fair coin: it leaves about half of the canaries out, so "
-        "that `govray audit` can bound privacy; without it all are planted",
+        "that `govray runs audit` can bound privacy; without it all are planted",
     )
 
     @model_validator(mode="after")
@@ -181,7 +181,7 @@ class Data(Section):
         "worker where it can",
     )
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
-    canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
+    canaries: PlantedCanaries | None = Field(None, description="planted for `govray runs audit`")
 
     @model_validator(mode="after")
     def _canaries_are_text(self) -> Data:

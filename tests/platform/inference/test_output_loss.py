@@ -48,7 +48,7 @@ def test_what_it_cannot_read_is_refused(served: ServedModel) -> None:
 def test_the_verb_shows_both_and_who_trained_the_adapter(
     trained: Trained, served: ServedModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["influence", str(trained.folder), "--prompt", PROMPT, "--output", OUTPUT]
+    asked = ["model", "influence", str(trained.folder), "--prompt", PROMPT, "--output", OUTPUT]
     asked += ["--trust-root", str(trained.root)]
     assert main([*asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -48,8 +48,8 @@ def test_ranks_come_to_the_evidence_of_one_process(
     run: Path, two_ranks: RankPool, tmp_path: Path
 ) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
-    assert main(["audit", str(run), *WORDS, "--out", str(one)]) == 0
-    told = two_ranks.run(launched, ["audit", str(run), *WORDS, "--out", str(two)])
+    assert main(["runs", "audit", str(run), *WORDS, "--out", str(one)]) == 0
+    told = two_ranks.run(launched, ["runs", "audit", str(run), *WORDS, "--out", str(two)])
     assert [said.count("AUDITED") for said in told] == [1, 0]
     found, expected = (json.loads(each.read_text()) for each in (two, one))
     del found["made"], expected["made"]

@@ -178,7 +178,7 @@ def test_canaries_of_a_coin_bound_epsilon_and_a_model_that_read_none_shows_nothi
     found = {}
     for steps, confidence in ((1, 0.9999), (90, 0.95)):  # the control's error: once in 10,000
         run = train(here, steps, canaries=tossed)
-        code, out, err = command("audit", run, "--rows", 2, "--confidence", confidence)
+        code, out, err = command("runs", "audit", run, "--rows", 2, "--confidence", confidence)
         assert code == 0, err
         assert "epsilon is at least" in out
         read = MemorizationManifest.from_text((run / "memorization.json").read_bytes())
@@ -227,7 +227,7 @@ def test_the_command_signs_what_others_verify(
     here: Deployment, run: Path, command: Callable[..., tuple[int, str, str]]
 ) -> None:
     words = ["--rows", 6, "--prefix", 8, "--suffix", 8, "--controls", 1]
-    code, out, err = command("audit", run, *words, "--key", here.key)
+    code, out, err = command("runs", "audit", run, *words, "--key", here.key)
     assert code == 0, err
     assert "open-one  could reach" in out
     assert "bits" in out

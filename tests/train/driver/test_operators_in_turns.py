@@ -48,7 +48,7 @@ def test_two_of_three_operators_leave_a_model_that_verifies(
 
     assert main(["verify", model, *root]) == 1
     assert "signed by 1 of 2 distinct keys" in capsys.readouterr().err
-    assert main(["cosign", model, "--key", str(second), *root]) == 0
+    assert main(["model", "cosign", model, "--key", str(second), *root]) == 0
     assert main(["verify", model, *root]) == 0
     # A replay by another key of the operator is the operator's own.
     capsys.readouterr()
@@ -56,7 +56,7 @@ def test_two_of_three_operators_leave_a_model_that_verifies(
     words = ["--key", str(where.key), "--password-file", str(password)]
     assert main(["attest", str(run), *words]) == 0
     assert "1 more of the operator's keys must sign" in capsys.readouterr().out
-    assert main(["cosign", model, "--key", str(second), *root]) == 0
+    assert main(["model", "cosign", model, "--key", str(second), *root]) == 0
     capsys.readouterr()
     assert main(["verify", model, *root]) == 0
     assert "acme 2 (replay identical, by operator itself)" in capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_two_of_three_operators_leave_a_model_that_verifies(
     words = ["--key", str(auditor), "--party", "auditor", *root]
     assert main(["replay", str(run), *words]) == 0
     third = private(tmp_path / "third.pem", where.signers["third"].to_pem())
-    assert main(["cosign", model, "--key", str(third), *root]) == 0
+    assert main(["model", "cosign", model, "--key", str(third), *root]) == 0
     capsys.readouterr()
     assert main(["verify", model, *root]) == 0
     assert "replayChecked by auditor" in capsys.readouterr().out
