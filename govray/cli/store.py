@@ -166,6 +166,8 @@ def sweep(storage: Storage, models: Models = None, store: Store = DEFAULT_STORE)
     )
     for project in done.projects:
         field("gone", f"project {project}")
+    for below in done.left:
+        field("gone", f"files in {below}")
     for run, why in done.kept.items():
         field("kept", f"{run}: {why}")
     for name, why in unnamed.stay.items():

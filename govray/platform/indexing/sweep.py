@@ -5,23 +5,31 @@ its folder is removed, which looks once more (`govray.train.run_folder.removal`)
 becomes a tombstone. A kill between any two leaves a mark whose removal began: the next sweep goes
 on there. What may not go stays marked, with the reason, and is asked about again.
 
-A project goes in one transaction, once no run of it is there, whichever storage it lay on.
+A project goes in one transaction, once no run of it is there, whichever storage it lay on. Then
+what its tasks kept goes, and what a search says of itself once none of its runs is there. Both are
+looked for by each sweep anew, so a kill leaves nothing.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sqlalchemy import Engine
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from govray.errors import GovrayError, Refused
+from govray.platform.indexing.unnamed_archives import remove_folder, why
 from govray.platform.store import deletions, tables
-from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.database import begin_writing
 from govray.platform.store.tenancy import settings_by_project
+from govray.platform.tasks.endpoint import FOLDER
+from govray.platform.tasks.task_file import KINDS
 from govray.storage.place import Place
+from govray.train.inputs.run_listing import list_runs
 from govray.train.inputs.run_record import recorded_digests
 from govray.train.run_folder import removal
 
@@ -29,11 +37,12 @@ from govray.train.run_folder import removal
 @dataclass
 class Swept:
     """What one sweep did: the runs that it removed, and the others that were due, with why.
-    ``projects`` are those that are gone now."""
+    ``projects`` are those that are gone now, ``left`` the tasks and searches whose files are."""
 
     removed: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
     projects: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
 def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -> Swept:
@@ -47,9 +56,7 @@ def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) ->
             if _remove(engine, storage, run, at=at, attestor=attestor):
                 done.removed.append(run)
         except (GovrayError, OSError) as error:
-            # Not where: a path of this machine is not for who reads the mark.
-            why = error.what if isinstance(error, GovrayError) else error.strerror
-            done.kept[run] = why or type(error).__name__
+            done.kept[run] = why(error)
             _note(engine, run, why=done.kept[run])
     with Session(engine) as session:
         projects = [each.project for each in deletions.due_projects(session, at=at)]
@@ -66,7 +73,42 @@ def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) ->
                 row.why = error.what
                 session.add(row)
             session.commit()
+    for below in _left(engine, storage):
+        try:
+            remove_folder(storage, below)
+        except (GovrayError, OSError) as error:
+            done.kept[below] = why(error)
+            continue
+        with Session(engine) as session:
+            log(session, ChangedBy(user=deletions.SWEEP, at=at), "files.deleted", below, {})
+            session.commit()
+        done.left.append(below)
     return done
+
+
+def _left(engine: Engine, storage: Place) -> list[str]:
+    """Folders below a storage of tasks whose project is gone, and of searches without a run."""
+    d, e, q, p = tables.Deletion, tables.Experiment, tables.QueueEntry, tables.ProjectDeletion
+    gone = select(d.folder).join(e, col(e.id) == col(d.experiment)).where(e.kind == "tune")
+    gone = gone.where(col(d.gone).is_not(None), d.storage == str(storage))
+    over = select(q.id).join(p, col(p.project) == col(q.project))
+    over = over.where(col(p.gone).is_not(None), col(q.kind).in_(KINDS))
+    with Session(engine) as session:
+        tasks = {f"{FOLDER}/{each}" for each in session.exec(over)}
+        searches = {str(Path(each).parent) for each in session.exec(gone)} - {"."}
+    return sorted(
+        below
+        for below in tasks | searches
+        if _there(storage, below) and (below in tasks or not list_runs(storage / below))
+    )
+
+
+def _there(storage: Place, below: str) -> bool:
+    """Whether a folder is there, or what a kill left of it."""
+    if not isinstance(storage, Path):
+        return bool((storage / below).walk_files(most=1))
+    aside = (storage / below).with_name(f".{Path(below).name}.deleted")
+    return os.path.lexists(storage / below) or os.path.lexists(aside)
 
 
 def retain(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -> list[str]:

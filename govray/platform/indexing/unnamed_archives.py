@@ -81,9 +81,9 @@ def remove_unnamed(engine: Engine, storage: Place, *, at: str) -> Unnamed:
                 if digest in found or _begins(session):
                     continue
                 try:
-                    _remove_data(storage, folder)
+                    remove_folder(storage, f"{PREPARED}/{folder.name}")
                 except (GovrayError, OSError) as error:
-                    done.stay[digest] = _why(error)
+                    done.stay[digest] = why(error)
                     continue
                 log(session, by, "prepared.deleted", digest, {})
                 done.prepared.append(digest)
@@ -95,7 +95,7 @@ def remove_unnamed(engine: Engine, storage: Place, *, at: str) -> Unnamed:
                 try:
                     unlink(each)
                 except OSError as error:
-                    done.stay[digest] = _why(error)
+                    done.stay[digest] = why(error)
                     continue
                 log(session, by, "archive.deleted", digest, {})
                 done.removed.append(digest)
@@ -133,13 +133,13 @@ def _begins(session: Session) -> bool:
     return session.exec(waits.where(col(q.id).not_in(known)).limit(1)).first() is not None
 
 
-def _remove_data(storage: Place, folder: Place) -> None:
-    """The manifest goes first, so that no part of the data is read."""
-    if isinstance(folder, Path):
-        removal.remove(storage, f"{PREPARED}/{folder.name}", keep=False)
+def remove_folder(storage: Place, below: str) -> None:
+    """The manifest of prepared data goes first, so that no part of them is read."""
+    if isinstance(storage, Path):
+        removal.remove(storage, below, keep=False)
         return
-    for name in sorted(folder.walk_files(), key=lambda each: each != MANIFEST_FILE):
-        (folder / name).unlink()
+    for name in sorted((storage / below).walk_files(), key=lambda each: each != MANIFEST_FILE):
+        (storage / below / name).unlink()
 
 
 @contextmanager
@@ -189,15 +189,16 @@ def _recorded(storage: Place, engine: Engine, unread: dict[str, str]) -> set[str
             try:
                 found |= recorded_digests(folder)
             except (GovrayError, OSError) as error:
-                unread[name] = _why(error)
+                unread[name] = why(error)
     except OSError as error:  # a folder that nobody may look into could hold a run
-        unread[Path(error.filename or str(storage)).name] = _why(error)
+        unread[Path(error.filename or str(storage)).name] = why(error)
     for name in _indexed(storage, engine) - read:
         unread.setdefault(name, "the index has it, and it has no record here")
     return found
 
 
-def _why(error: GovrayError | OSError) -> str:
+def why(error: GovrayError | OSError) -> str:
+    """Not where: a path of this machine is not for who reads a mark."""
     told = error.what if isinstance(error, GovrayError) else error.strerror
     return told or type(error).__name__
 

@@ -19,6 +19,7 @@ from sqlmodel import Session, col, select
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats import canonical_json
 from govray.governance.verify.verifier import VerifiedModel
+from govray.platform.indexing import sweep as sweeping
 from govray.platform.indexing.sweep import Swept, retain, sweep
 from govray.platform.store import deletions
 from govray.platform.store.model_index import index_model
@@ -511,6 +512,63 @@ def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
     assert retain(service.engine, run.parent, at="2027-11-21T12:00:00Z") == []
 
 
+def with_more(service: Service, run: Path, project: str) -> tuple[Path, Path]:
+    """The folders of a search of the project, whose run is due, and of a task of it."""
+    search, task = run.with_name(f"search-{run.name}"), f"task-{run.name}"
+    trial = Path(shutil.copytree(run, search / f"{search.name}-0"))
+    (search / "search.json").write_text("{}")
+    row: QueueEntry = submission(task)
+    row.kind, row.project, row.state = "command", project, ExperimentState.COMPLETED
+    files = run.with_name("tasks") / task / "files"
+    files.mkdir(parents=True)
+    (files / "output.log").write_text("mine")
+    with Session(service.engine) as session:
+        add_rows(session, trial, [10, 20])
+        session.get_one(Run, trial.name).folder = f"{search.name}/{trial.name}"
+        to = {"storage": str(run.parent), "project": project, "kind": "tune"}
+        session.get_one(Experiment, trial.name).sqlmodel_update(to)
+        session.add(row)
+        session.commit()
+    return search, files.parent
+
+
+def test_what_a_search_and_tasks_keep_goes_with_the_last_run_and_the_project(
+    service: Service, run: Path
+) -> None:
+    (project, _), admin = in_a_project(service, run), service.client("admin")
+    search, task = with_more(service, run, project)
+    other = run.with_name("tasks") / "of-another"
+    other.mkdir()
+    unknown = search / "trial" / "record"  # the index knows nothing of it
+    unknown.mkdir(parents=True)
+    (unknown / "run.json").write_text("{}")
+    names = [f"{search.name}", f"tasks/{task.name}"]
+    assert admin.delete(f"/v1/experiments/{search.name}-0").status_code == 200
+    assert swept(service, run) == Swept(removed=[f"{search.name}-0"])
+    assert (search / "search.json").exists()
+    shutil.rmtree(unknown.parent)
+    with run_lock.hold(search):  # it goes on
+        assert "is being driven" in swept(service, run).kept[search.name]
+    assert swept(service, run) == Swept(left=names[:1])
+    assert admin.delete(f"/v1/projects/{project}").status_code == 200
+    # Negative control: a project that stays keeps what its tasks kept.
+    _held(service, run)
+    assert swept(service, run).left == []
+    assert (task / "files" / "output.log").exists()
+    holds.release(run, "case 7")
+    elsewhere = run.with_name("elsewhere")
+    task.rename(elsewhere)
+    task.symlink_to(elsewhere)
+    done = swept(service, run)
+    assert (done.projects, done.left) == ([project], [])
+    assert "a link or a file" in done.kept[names[1]]
+    task.unlink()
+    elsewhere.rename(task)
+    assert swept(service, run) == Swept(left=names[1:])
+    assert sorted(os.listdir(run.parent)) == ["tasks"]
+    assert os.listdir(other.parent) == [other.name]
+
+
 KILLED_AT: dict[str, tuple[Any, str, int]] = {
     "marked": (deletions, "check_may_go", 0),
     "begun": (removal, "remove", 0),
@@ -519,6 +577,9 @@ KILLED_AT: dict[str, tuple[Any, str, int]] = {
     "between two files": (os, "unlink", 1),
     "tombstone": (deletions, "finish", 0),
     "all runs": (deletions, "finish_project", 0),
+    "project": (sweeping, "remove_folder", 0),
+    "search": (removal, "_clear", 7),
+    "tasks": (sweeping, "remove_folder", 1),
 }
 """Where a sweep is killed → what it was about to call, and how often it had."""
 
@@ -533,8 +594,10 @@ def test_what_a_sweep_that_was_killed_left_the_next_one_ends(
     if model:
         (run / "model").mkdir()
     (project, twin), admin = in_a_project(service, run), service.client("admin")
+    search, task = with_more(service, run, project)
     admin.delete(f"/v1/projects/{project}")
     where, name, calls = KILLED_AT[when]
+    tombstone = when in ("project", "search", "tasks")
 
     def dies() -> None:
         service.engine.dispose(close=False)  # the parent's connections
@@ -543,14 +606,17 @@ def test_what_a_sweep_that_was_killed_left_the_next_one_ends(
         swept(service, run)
 
     assert in_fork(dies) == KILLED
-    assert (told(service, run)["gone"] is None) == (when != "all runs")
-    assert of_project(service, project)[0]["gone"] is None
-    assert all(listed(service, project, run))
+    assert (told(service, run)["gone"] is None) == (when != "all runs" and not tombstone)
+    assert (of_project(service, project)[0]["gone"] is None) != tombstone
+    assert all(listed(service, project, run)) != tombstone
+    assert task.exists()
     swept(service, run)
     assert told(service, run)["gone"] == of_project(service, project)[0]["gone"] == LATER
     assert not any(listed(service, project, run))
     left = {each.name for each in (run, twin)} if model else set()
-    assert {*os.listdir(run.parent)} == left
+    assert not search.exists() or model
+    assert {*os.listdir(run.parent)} - {search.name} == left | {"tasks"}
+    assert os.listdir(task.parent) == []
     assert not list(run.glob("checkpoint_*"))
 
 
