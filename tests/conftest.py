@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["four_ranks", "one_rank", "two_ranks"]
 
-pytest_plugins = ["tests.support.stories"]
+pytest_plugins = ["tests.support.answered", "tests.support.stories"]
 
 # The time of one example says nothing on a machine that other work shares. Examples follow from
 # the test alone, so a commit that is green stays green.

@@ -13,9 +13,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from govray.platform.service.http.prometheus import route_template
 from govray.platform.service.identity.request_log import RequestIds
+from tests.support.answered import ANSWERED, DECLARED, told
 
 HEADERS = ("etag", "idempotency-replayed", "location", "retry-after")
 """What the description has where an answer does."""
+ROUTES = ("/v1/", "/metrics")
 
 _paths: dict[tuple[bool, bool], dict[str, Any]] = {}
 """What settings change of a description → its paths, which are made once."""
@@ -45,12 +47,13 @@ def undescribed(scope: Scope, status: int, headers: Headers) -> Iterator[str]:
     method = "get" if scope["method"] == "HEAD" else scope["method"].lower()
     route = route_template(scope)
     operation = described(scope["app"]).get(route, {}).get(method)
-    if operation is None or status == 405 or not route.startswith(("/v1/", "/metrics")):
+    if operation is None or status == 405 or not route.startswith(ROUTES):
         return  # a page, a method that is not there, or a test's own route
     if status == 413 and "requestBody" not in operation:
         return  # a body that nobody reads
     name = f"{method.upper()} {route}"
     answer = operation["responses"].get(str(status))
+    told[ANSWERED].add(f"{name} {status}")
     if answer is None:
         yield f"{name} answered {status}"
         return
@@ -65,4 +68,11 @@ def described(app: FastAPI) -> dict[str, Any]:
     key = settings.auth, bool(settings.hosts)
     if key not in _paths:
         _paths[key] = app.openapi()["paths"]
+        told[DECLARED].update(
+            f"{method.upper()} {path} {status}"
+            for path, item in _paths[key].items()
+            for method, operation in item.items()
+            for status in operation["responses"]
+            if path.startswith(ROUTES)
+        )
     return _paths[key]

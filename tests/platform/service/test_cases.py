@@ -120,6 +120,7 @@ def test_the_store_has_neither_the_key_nor_a_closed_text(world: CaseWorld) -> No
     secret = "a very private chapter " * 10
     case, key = world.opened(text=secret)
     done = (("search", None), ("answer", {}))
+    assert world.post("admin", f"/{case}:answer", {}).status_code == 409  # nothing was searched for
     world.done(case, *done)
     assert "very private" in world.get("admin", f"/{case}").json()["excerpt"]
     assert world.row(case).content == secret.encode()

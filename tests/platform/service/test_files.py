@@ -104,6 +104,10 @@ def test_each_file_of_a_listing_has_its_size_and_digest(
             data = (folder / each["name"]).read_bytes()
             answer = client.get(f"{path}/{each['name']}")
             assert answer.content == data
+            part = client.get(f"{path}/{each['name']}", headers={"Range": "bytes=0-0"})
+            assert (part.status_code, part.content) == (206, data[:1])
+            past = client.get(f"{path}/{each['name']}", headers={"Range": f"bytes={len(data)}-"})
+            assert past.status_code == 416
             digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
             assert (each["digest"], int(each["bytes"])) == (digest, len(data))
             assert answer.headers["etag"] == f'"{digest}"'
@@ -287,8 +291,9 @@ def test_downloads_of_one_caller_are_bounded(service: Service, run: Path) -> Non
 
 
 def test_files_on_an_object_store_are_streamed_or_fetched_there(
-    service: Service, store: BucketPath, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    service: Service, store: BucketPath, attested: str, model: Path,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
     """By a real server of objects; the URL is good for whoever has it, and for this file alone."""
     commit_folder.commit(ObjectStore(str(store / "run-o")).place(7, (1, 1)), FILES)
     with Session(service.engine) as session:
@@ -311,3 +316,17 @@ def test_files_on_an_object_store_are_streamed_or_fetched_there(
         runs = Client(address, service.tokens["engineer"]).runs
         runs.download_checkpoint("run-o", 7, into=tmp_path / "copy")
     assert (tmp_path / "copy" / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    for each in (model_folder.ATTESTATION, WEIGHTS):
+        (store / "model" / each).write_bytes((model / each).read_bytes())
+    with Session(service.engine) as session:
+        row = session.get_one(tables.Attestation, made_once().verified("first").digest)
+        row.folder, folder = str(store / "model"), row.folder
+        session.commit()
+        try:
+            sent = client.get(f"{attested}/{WEIGHTS}", follow_redirects=False)
+        finally:
+            row.folder = folder
+            session.commit()
+    assert sent.status_code == 307
+    with urlopen(sent.headers["location"]) as answer:
+        assert answer.read() == (model / WEIGHTS).read_bytes()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from govray.platform.service.http.problems import MEDIA_TYPE
+from tests.support.answered import ANSWERED, DECLARED, told, unanswered
 from tests.support.described import described
 from tests.support.people import Service
 
@@ -71,6 +72,14 @@ def test_a_route_says_of_itself_what_nothing_else_says(service: Service) -> None
             assert ("413" in answers) == ("requestBody" in operation), name
             assert "401" in answers or path in OPEN, name
             assert "409" in answers or "Idempotency-Key" not in taken, name
+
+
+def test_a_status_that_nothing_answers_is_found(service: Service) -> None:
+    """At the end of a run of all tests of the platform: `tests.support.answered`."""
+    service.client("admin").get("/v1/users/nobody")
+    declared = {"GET /v1/users/{user} 404", "GET /v1/users/{user} 410", "GET /v1/users/{user} 503"}
+    assert told[DECLARED] >= declared - {"GET /v1/users/{user} 410"}
+    assert unanswered(declared, told[ANSWERED]) == ["GET /v1/users/{user} 410"]
 
 
 def test_an_answer_that_is_not_described_is_found(

@@ -116,6 +116,7 @@ def test_what_it_keeps_is_for_who_may_open_it(shown: Service) -> None:
     task = entry(shown.engine, kind="command")
     engineer, path = shown.client("engineer"), f"/v1/tasks/{task}/files"
     assert engineer.get(path).json() == {"items": []}
+    assert engineer.post(f"/v1/tasks/{task}:open").status_code == 409  # it shows nothing
     folder = storage / "tasks" / task / "files"
     (folder / "deep").mkdir(parents=True)
     (folder / OUTPUT).write_text("<b>step 1</b>\nstep 2\n")
@@ -131,6 +132,8 @@ def test_what_it_keeps_is_for_who_may_open_it(shown: Service) -> None:
     answer = engineer.get(f"{path}/deep/a b.txt", headers={"Range": "bytes=1-"})
     assert (answer.status_code, answer.text) == (206, "ept")
     assert answer.headers["content-disposition"] == "attachment"
+    beyond = engineer.get(f"{path}/deep/a b.txt", headers={"Range": "bytes=4-"})
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */4")
     assert (folder / "link.txt").read_text() == "another's"  # the control
     for name, status in (("none", 404), ("..%2F..%2Fx", 404), ("link.txt", 409)):
         assert engineer.get(f"{path}/{name}").status_code == status, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,13 +15,16 @@ from govray.platform.store.tables import AuditEntry, Delivery
 from govray.platform.store.webhooks import KINDS
 from tests.support.people import NOW, Service
 
+_NUMBERS = count()
 URL = "https://hooks.example/govray"
 
 
 @pytest.fixture
 def made(service: Service) -> dict[str, Any]:
-    answer = service.client("admin").post("/v1/webhooks", json={"url": URL})
-    assert answer.status_code == 201
+    client = service.client("admin", **{"Idempotency-Key": f"made-{next(_NUMBERS)}"})
+    answer, again = (client.post("/v1/webhooks", json={"url": URL}) for _ in range(2))
+    assert (answer.status_code, again.status_code) == (201, 409)
+    assert "its answer was not kept" in again.json()["detail"]
     found: dict[str, Any] = answer.json()
     return found
 
