@@ -87,8 +87,7 @@ class Verbs(TyperGroup):
         """Write a line for each daily verb, and the names of all else by topic."""
         with formatter.section("Every day"):
             shown = {name: self.commands[name] for name in DAILY}
-            limit = formatter.width - 6 - max(map(len, shown))
-            formatter.write_dl([(n, each.get_short_help_str(limit)) for n, each in shown.items()])
+            formatter.write_dl([(name, each.short_help) for name, each in shown.items()])
         with formatter.section("The rest, by topic (govray NAME --help says more)"):
             rows = [(topic, ", ".join(verbs)) for topic, verbs in TOPICS.items()]
             formatter.write_dl(rows, col_max=20)
@@ -193,7 +192,7 @@ def _command(of: typer.Typer, word: str | None = None) -> Any:
     """The verbs of ``of``: all, or what a line that begins with ``word`` needs of them. Reading the
     signatures of all takes a quarter of a second, so it is done for what is named."""
     command = typer.main.get_command(_needed(of, word) if word else of)
-    _refuse_urls(command)
+    _complete(command)
     return command
 
 
@@ -214,10 +213,12 @@ def _needed(of: typer.Typer, word: str) -> typer.Typer:
     return part if part.registered_commands or part.registered_groups else of
 
 
-def _refuse_urls(command: Any) -> None:
-    """Let every verb below ``command`` refuse a URL where it takes a path."""
+def _complete(command: Any) -> None:
+    """Let every verb below ``command`` refuse a URL where it takes a path, and show the first
+    sentence of its help whole where verbs are listed."""
     for each in getattr(command, "commands", {}).values():
-        _refuse_urls(each)
+        each.short_help = each.get_short_help_str(limit=1000)
+        _complete(each)
     verb = command.callback
     names = {
         each.name: next((opt for opt in each.opts if opt.startswith("-")), each.metavar)

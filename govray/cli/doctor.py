@@ -74,8 +74,9 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Say what is wrong with accounts, addresses, Ray's token, clock, disks and versions here.
+    """Say what is wrong on this machine, before something starts.
 
+    Accounts, addresses, Ray's token, clock, disks, versions and the trust root are looked at.
     It looks at what the files name. Whose jobs reach what matters from the second user on. Exit
     code 1: something is wrong. What could not be seen is said, and not counted.
     """

@@ -84,9 +84,10 @@ def init(
         ),
     ] = None,
 ) -> None:
-    """Copy the deployment, for you to edit and keep in your own repository.
+    """Make a deployment's folder, for you to edit.
 
-    With keys, it can sign at once. Without, each party makes a key, and the root's owner a root.
+    Keep it in a repository of your own. With keys, it can sign at once. Without, each party
+    makes a key, and the root's owner a root.
     """
     source = deployment()
     if directory.is_dir() and any(directory.iterdir()):

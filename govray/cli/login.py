@@ -34,9 +34,9 @@ def login(
         typer.Option("--token", metavar="-", help="Read a token from standard input."),
     ] = None,
 ) -> None:
-    """Sign in to a service, in a browser or by a token, and keep the token for it.
+    """Sign in to a service, in a browser or by a token.
 
-    It is kept in govray/logins.json of your configuration folder, for you alone.
+    The token is kept in govray/logins.json of your configuration folder, for you alone.
     """
     from govray.platform.client import Client
     from govray.platform.client.logins import Login, keep_login

@@ -70,11 +70,11 @@ def replay(
         typer.Option("--out", metavar="FILE", help="Where the signed statement goes."),
     ] = None,
 ) -> None:
-    """Run it again, following its record, and compare ledger and checkpoints byte for byte.
+    """Train a run again by its record, and compare every byte.
 
-    With --key, an operator or a witness signs the outcome; govray attest accepts only signed
-    outcomes. With --party too, a second party first verifies RUN/model. If all is the same, it
-    signs a statement, beside the attestation or as FILE.
+    Ledger and checkpoints are compared. With --key, an operator or a witness signs the outcome;
+    govray attest accepts only signed outcomes. With --party too, a second party first verifies
+    RUN/model. If all is the same, it signs a statement, beside the attestation or as FILE.
 
     Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it could
     not be checked, because code or data changed or no checkpoint is left to compare.

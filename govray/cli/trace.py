@@ -62,10 +62,11 @@ def trace(
     ] = 20,
     records: Records = None,
 ) -> None:
-    """Say whether a model's recorded data has a record or a near copy of it, and where.
+    """Find a record, or near copies of it, in what a model was trained on.
 
-    Exact matches compare bytes. Near copies share sequences of five words, and need the records on
-    this machine. Exit code 0 whether found or not: the text or the JSON says which.
+    It says in which steps and layers. Exact matches compare bytes. Near copies share sequences
+    of five words, and need the records on this machine. Exit code 0 whether found or not: the
+    text or the JSON says which.
     """
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.trace import trace as find

@@ -50,7 +50,7 @@ def train(
     ] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Train here, or as a Ray job at an address, and leave an attested model.
+    """Train an experiment here or as a Ray job; leave an attested model.
 
     An unfinished run of exactly this experiment continues.
     """

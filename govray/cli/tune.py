@@ -29,9 +29,10 @@ def tune(
     ] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Search hyperparameters over governed runs, with one policy and one data set for all.
+    """Search hyperparameters over governed runs.
 
-    With --dry-run, show what the search will cost, in steps, before it runs.
+    All have one policy and one data set. With --dry-run, show what the search will cost, in
+    steps, before it runs.
     """
     from govray.tune.recipe import load_searcher
     from govray.tune.search_config import read_search

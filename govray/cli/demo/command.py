@@ -23,7 +23,7 @@ def demo(
         int, typer.Option("--steps", min=1, max=100_000, help="Training steps.")
     ] = 250,
 ) -> None:
-    """Train a small model on this machine's Python source under a licence policy, and verify it.
+    """Train a small governed model of Python source here, and verify it.
 
     Takes some minutes on 2 CPUs and needs no network. The output folder then holds a model, a
     report and everything they rest on.
