@@ -214,8 +214,8 @@ def _needed(of: typer.Typer, word: str) -> typer.Typer:
 
 
 def _complete(command: Any) -> None:
-    """Let every verb below ``command`` refuse a URL where it takes a path, and show the first
-    sentence of its help whole where verbs are listed."""
+    """Let every verb below ``command`` refuse a URL where it takes a path. Where verbs are listed,
+    the first sentence of its help stands whole."""
     for each in getattr(command, "commands", {}).values():
         each.short_help = each.get_short_help_str(limit=1000)
         _complete(each)

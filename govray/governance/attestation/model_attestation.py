@@ -79,7 +79,7 @@ class RunFacts(Document):
     ``initial_weights`` maps the files of existing weights that the run began with to their
     digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
     ``initial_optimizer`` is the digest of the commit whose optimizer's state it began with. That is
-    the one from which these weights were attested, so they bring the same. Absent if there is none.
+    the one from which these weights were attested, so they bring the same. Absent if it began anew.
     ``ancestry`` names the runs whose state this one went on from, the oldest first.
     ``earlier_code`` is what the run began with, and each that followed but the last, which the
     attestation's ``environment`` has. Absent if all steps ran under one code.
