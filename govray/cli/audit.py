@@ -23,7 +23,9 @@ SIGNED, UNSIGNED = "memorization.dsse.json", "memorization.json"
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's folder.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A finished run's folder; or its id, in runs.")
+    ],
     against: Annotated[
         Path | None,
         typer.Option(

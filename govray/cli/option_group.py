@@ -84,10 +84,18 @@ def given_place(text: str) -> Place:
 
 
 def run_of(folder: Path) -> Path:
-    """The run that a user names by its own folder or by its model folder."""
+    """The run that a user names by its own folder, by its model folder, or by its id, which is its
+    name below ``runs``: so ``govray runs ls`` prints it."""
+    if not folder.exists() and (Path("runs") / folder).is_dir():
+        return Path("runs") / folder
     if not (folder / "record").is_dir() and (folder.resolve().parent / "record").is_dir():
         return folder.resolve().parent
     return folder
+
+
+def _given_run(text: str) -> Place:
+    found = given_place(text)
+    return run_of(found) if isinstance(found, Path) else found
 
 
 if TYPE_CHECKING:
@@ -96,7 +104,9 @@ else:
     Given = Path  # typer takes no union; the parser decides
 
 _RUN = typer.Argument(
-    metavar="RUN", parser=given_place, help="A run's folder or URL, below storage_path."
+    metavar="RUN",
+    parser=_given_run,
+    help="A run's folder or URL, below storage_path; or its id, in runs.",
 )
 Run = Annotated[Given, _RUN]
 OptionalRun = Annotated[Given | None, _RUN]

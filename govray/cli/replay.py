@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, below storage_path.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run's folder, below storage_path; or its id, in runs."
+        ),
+    ],
     without: Annotated[
         str | None, typer.Option("--without", metavar="CORPUS", help="Leave this corpus out.")
     ] = None,

@@ -96,7 +96,8 @@ def _print(file: SearchFile, outcome: SearchOutcome) -> None:
     line(f"Search {outcome.folder}")
     if conclusion.best is not None and conclusion.best in outcome.models:
         model = quote(str(outcome.models[conclusion.best]))
-        line(f"Next  govray verify {model} --trust-root TRUSTED_ROOT")
+        root = quote(file.experiment.governance.trust_root)
+        line(f"Next  govray verify {model} --trust-root {root}")
 
 
 def _summary(file: SearchFile, what: str, name: str, standings: Standings) -> None:

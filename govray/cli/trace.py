@@ -120,6 +120,8 @@ def trace(
     line()
     if searched.corpora and not near:
         line(f"No near copy in {len(searched.corpora)} corpora.")
+    if len(searched.found) == limit:
+        line(f"These are the first {limit}, and there may be more: --limit {2 * limit}")
     for name, why in searched.missing.items():
         line(f"Near copies were not looked for in {name}: {why}")
     line("Data that was never presented to govray would not show here.")

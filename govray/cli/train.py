@@ -172,7 +172,8 @@ def _next(run: Place) -> str:
         return (
             f"Next  govray model cosign {model}   {missing} more of the operator's keys must sign"
         )
-    return f"Next  govray verify {model} --trust-root TRUSTED_ROOT"
+    root = record.experiment.governance.trust_root if record.experiment else "TRUSTED_ROOT"
+    return f"Next  govray verify {model} --trust-root {quote(root)}"
 
 
 def attest(

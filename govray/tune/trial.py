@@ -17,7 +17,6 @@ Invariants:
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Collection
@@ -104,8 +103,6 @@ class GovernedTrainable(tune.Trainable):
 
     # `tune.with_parameters` adds arguments, which Ray's annotation does not know.
     def setup(self, config: dict[str, Any], *, setting: Setting) -> None:  # type: ignore[override]
-        # Ray has changed into a folder of its own; hyperparameters may be relative paths.
-        os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", os.curdir))
         self._setting = setting
         self._name = self.trial_name
         self._values = {name: value for name, value in config.items() if name != NAME}

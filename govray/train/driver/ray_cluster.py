@@ -68,6 +68,8 @@ def start_ray(
     operator_key.take()
     for noisy in ("ray.data", "ray.train"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+    # Workers stay in the job's folder: hyperparameters may be relative paths.
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     if ray.is_initialized():
         return
     # Ray Train polls its workers this often; its default of 2 s bounds every report.
