@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,9 +61,10 @@ def find_optimizer(
             where=where,
             do="Attest the run whose state this is, and name its model folder in pretrained",
         )
-    if (path / commit_folder.MANIFEST).is_file():
+    found: list[Path] = []
+    if os.path.isfile(path / commit_folder.MANIFEST):
         found = [path]
-    else:
+    elif os.path.isdir(path):  # unlike Path's, False of any name that the system refuses
         found = [each for _, each in committed_folders(path) if isinstance(each, Path)]
     if not found:
         raise UsageError(

@@ -170,6 +170,7 @@ def test_a_replay_begins_with_the_same_moments(
         ({"optimizer": {"betas": [0.8, 0.95]}}, r"betas was \(0.9, 0.95\), and is \(0.8, 0.95\)"),
         ({"precision": "bf16"}, "is torch.bfloat16 here, and its moments are of F32"),
         ({"pretrained_optimizer": "{model}"}, "no commit lies there"),
+        ({"pretrained_optimizer": "x" * 400}, "no commit lies there"),
         ({"pretrained_optimizer": "{other}"}, "and that is not here"),
         ({"pretrained_optimizer": "{earlier}"}, "and that is not here"),
         ({"pretrained": "{commit}"}, "no model that verifies under the run's trust root"),
