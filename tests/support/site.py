@@ -119,6 +119,7 @@ def paths(site: Site) -> dict[str, str]:
     return {
         "overview": "/",
         "models": "/models",
+        "policies": "/policies",
         "model-versions": "/models/python-source-gpt",
         "model-version": "/models/python-source-gpt/1.2.0",
         "memorization": f"/attestations/{site.shown.monitored.removeprefix('sha256:')}",
@@ -207,6 +208,7 @@ def serious(page: Page) -> list[dict[str, Any]]:
 
 def open_model(page: Page, site: Site) -> None:
     settled(page, f"{site.open}/attestations/{site.shown.first.removeprefix('sha256:')}")
+    page.get_by_text("Give a trust root and files").click()
 
 
 def give(page: Page, site: Site, folder: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_persons_morning(office: Office) -> None:
         page.get_by_role("button", name="Move it to production").click()
         expect(page.locator("header.head .badge").first).to_contain_text("production")
         with page.expect_download() as loading:
-            page.get_by_role("link", name="The attestation’s exact bytes").click()
+            page.get_by_role("link", name="The signed attestation of").click()
         assert "payloadType" in json.loads(loading.value.path().read_text())
 
 

@@ -52,6 +52,31 @@ def test_a_submission_says_that_its_model_was_not_signed_and_why(site: Site) -> 
         expect(page.locator("dl.facts").first).to_contain_text(f"NOT_ATTESTED: {WHY_NOT}")
 
 
+def test_a_models_page_is_short_and_its_chart_says_what_it_draws(site: Site) -> None:
+    for width, longest in ((1280, 2500), (390, 6000)):
+        with reading(site, width=width) as page:
+            settled(page, site.open + paths(site)["memorization"])
+            assert page.evaluate("document.documentElement.scrollHeight") <= longest
+            assert page.locator(".legend").count() == 1
+            chart = page.locator("svg.chart").first
+            for said in ("odds, at least", "step", "tolerance 1.5"):
+                text = chart.get_by_text(said, exact=True)
+                high = text.evaluate(
+                    "e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a"
+                )
+                assert high >= 10, f"{said} is {high} pixels high at {width}"
+
+
+def test_the_digest_of_a_policy_leads_to_its_rules(site: Site) -> None:
+    with reading(site) as page:
+        page.goto(site.open + paths(site)["run"])
+        page.locator("a[href^='/policies/']").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("licences v3")
+        expect(page.get_by_role("row", name="strong-copyleft")).to_contain_text("quarantined")
+        page.get_by_role("link", name="Policies").first.click()
+        expect(page.get_by_role("link", name="licences")).not_to_have_count(0)
+
+
 def test_axe_finds_what_is_wrong(site: Site) -> None:
     with reading(site) as page:
         page.goto(site.open + "/sign-in")

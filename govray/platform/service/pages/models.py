@@ -6,7 +6,6 @@ The gates are read and asked anew when the form of a promotion comes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -18,7 +17,7 @@ from sqlmodel import col, select
 from govray.errors import GovrayError
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
 from govray.governance.attestation.model_attestation import DISCLAIMER, AssuranceLevel
-from govray.governance.policy.depth_policy import Match, Policy
+from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
@@ -110,15 +109,6 @@ def depth_rows(document: Lineage) -> tuple[tuple[str, ...], tuple[DepthRow, ...]
     ]
     rows.sort(key=lambda row: (-sum(w or 0 for w in row.weights), row.profile))
     return groups, tuple(rows)
-
-
-def _words(match: Match) -> str:
-    """What a rule of a policy matches."""
-    parts = [
-        f"{re.sub('([A-Z])', lambda c: f' {c[1].lower()}', name)} {_listed(values, ' or ')}"
-        for name, values in match.to_json().items()
-    ]
-    return "; ".join(parts) or "everything"
 
 
 MOST_AUDITS = 5
@@ -233,8 +223,6 @@ def _page(
         named=named,
         depth_groups=depth_groups,
         depth=depth,
-        rules=policy.rules if policy else (),
-        words=_words,
         steps=STEPS,
         monitored=bool(policy and policy.memorization),
         profile=_charts(profiles, policy, findings),
@@ -407,11 +395,9 @@ def promote(visit: VisitDep, model: Name, version: Name, fields: FormDep) -> Res
     return then(version_href(row.model, row.version))
 
 
-def _gates(
-    visit: Visit, row: ModelVersion, stage: Stage
-) -> tuple[list[dict[str, object]], str, str]:
-    """The gates before ``stage`` with what they ask and what failed, the policy's name, and why
-    nobody can ask them."""
+def _gates(visit: Visit, row: ModelVersion, stage: Stage) -> tuple[list[dict[str, Any]], str, str]:
+    """The gates before ``stage``, the policy's name, and why nobody can ask them. Each kind of gate
+    comes once, with all that it asks, and where each thing failed."""
     session, state = visit.session, visit.request.app.state
     if stage == "archived":
         return [], "", ""
@@ -423,15 +409,15 @@ def _gates(
         evidence = registry.evidence(session, row.attestation)
     except GovrayError as error:
         return [], "", f"{error.what}. {error.do or ''}".strip()
-    found: list[dict[str, object]] = []
+    found: dict[str, dict[str, Any]] = {}
     for gate in policy.gates(stage):
         asks = gate.model_dump(mode="json", exclude_none=True, exclude={"gate"})
         said = "; ".join(
-            f"{key.replace('_', ' ')}: {_listed(value, ', ')}" for key, value in asks.items()
+            f"{key.replace('_', ' ')} {', '.join(value) if isinstance(value, list) else value}"
+            for key, value in asks.items()
         )
-        found.append({"gate": gate.gate, "asks": said, "failed": failures([gate], evidence)})
-    return found, str(policy), ""
-
-
-def _listed(value: object, between: str) -> str:
-    return between.join(map(str, value)) if isinstance(value, list) else str(value)
+        one = found.setdefault(gate.gate, {"gate": gate.gate, "asks": [], "failed": {}})
+        one["asks"] += [said] if said else []
+        for each in failures([gate], evidence):
+            one["failed"].setdefault((each.what, each.do), []).append(each.where)
+    return list(found.values()), str(policy), ""

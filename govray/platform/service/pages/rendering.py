@@ -6,12 +6,14 @@ beside its full form. A time is written as the store has it, in UTC.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from sqlmodel import col, select
 from starlette.datastructures import QueryParams
 
 from govray.governance.verify.trace import outcome
@@ -20,6 +22,8 @@ from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.readers import reads_audit, reads_corpora, reads_runs
 from govray.platform.service.visible.visible_cases import reads_cases
+from govray.platform.service.visible.visible_models import policies
+from govray.platform.store.tables import Policy
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -120,6 +124,11 @@ def category(value: str) -> str:
     return CATEGORY_WORDS.get(value, value)
 
 
+def is_below(path: str, places: list[str]) -> bool:
+    """Whether a path is one of ``places``, or lies below one."""
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
 def following(given: QueryParams, cursor: str) -> str:
     """The query of the page that follows: the same filters, and the cursor."""
     kept = [(key, value) for key, value in given.multi_items() if key != "cursor"]
@@ -147,7 +156,7 @@ def environment(*packages: str) -> Environment:
         lstrip_blocks=True,
     )
     texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category, outcome)
-    for function in (*texts, following, sorted_by):
+    for function in (*texts, is_below, following, sorted_by):
         made.filters[function.__name__] = function
     for asks in (reads_runs, reads_corpora, reads_audit, reads_cases):
         made.tests[asks.__name__] = asks
@@ -159,7 +168,14 @@ _TEMPLATES = environment()
 
 def render(visit: Visit, name: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """The page ``name``, for who visits it."""
-    return page(visit.request, visit.caller, name, status=status, **values)
+    opens = partial(_opens_policy, visit)
+    return page(visit.request, visit.caller, name, status=status, opens_policy=opens, **values)
+
+
+def _opens_policy(visit: Visit, digest: str) -> bool:
+    """Whether the page of this policy is there, and for who visits."""
+    readable = select(Policy.digest).where(col(Policy.digest) == digest, policies(visit.caller))
+    return visit.session.scalar(readable) is not None
 
 
 def page(

@@ -40,6 +40,7 @@ from govray.platform.service.pages import (
     new_experiment,
     overview,
     people,
+    policies,
     projects,
     queue,
     runs,
@@ -96,7 +97,7 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, runs, comparison, ledgers, signing_in),
+    *(overview, models, corpora, policies, experiments, runs, comparison, ledgers, signing_in),
     *(queue, tasks, new_experiment, projects, people, usage, cases),
 ):
     router.include_router(_each.router)

@@ -1,9 +1,10 @@
 """A run's entropy profiles as charts: sure odds by step, the policy's tolerance, events. Pure.
 
 Odds are ratios, so their axis is logarithmic; those below `LEAST` are drawn there.
-One chart a corpus, one line a layer, in the ledger's own numbers. A rollback's branch is drawn as a
-line of its own, so that steps which were done again stand where they were done. The corpora that
-something followed for come first, then those with the largest odds; `MOST_CHARTS` are drawn.
+One chart a corpus, one line a layer, alike on all charts, in the ledger's own numbers. A rollback's
+branch is a line of its own, so that steps which were done again stand where they were done. The
+corpora that something followed for come first, then those with the largest odds; `MOST_CHARTS` are
+drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MOST_LINES = 4
 LEAST = 0.1
 """The smallest odds that a chart tells apart."""
 
-LEFT, RIGHT, TOP, BOTTOM = 64, 880, 12, 225
+LEFT, RIGHT, TOP, BOTTOM = 64, 700, 36, 246
+STYLES = 8
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One corpus. Coordinates are of a view box of 900 by 260.
+    """One corpus. Coordinates are of a view box of 720 by 286.
 
     Attributes:
         tolerances: Where odds are as large as the policy lets them be.
@@ -56,7 +58,7 @@ class Chart:
     last: int
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    tolerances: tuple[float, ...]
+    tolerances: tuple[Tick, ...]
     events: tuple[Tick, ...]
     lines: tuple[Line, ...]
     numbers: tuple[tuple[int, float, Measure], ...]
@@ -76,7 +78,8 @@ def charts(
         corpus: max(least_odds([m]) for p in profiles for m in p.of(corpus)) for corpus in corpora
     }
     chosen = sorted(corpora, key=lambda c: (c not in decided, -largest[c], c))[:MOST_CHARTS]
-    return tuple(_chart(corpus, profiles, section, findings) for corpus in chosen)
+    styles: dict[str, int] = {}
+    return tuple(_chart(corpus, profiles, section, findings, styles) for corpus in chosen)
 
 
 def _chart(
@@ -84,6 +87,7 @@ def _chart(
     profiles: Sequence[EntropyProfile],
     section: Monitoring,
     findings: Findings | None,
+    styles: dict[str, int],
 ) -> Chart:
     found = [
         (profile.branch, profile.step, least_odds([measure]), measure)
@@ -107,7 +111,7 @@ def _chart(
         return round(BOTTOM - height * (BOTTOM - TOP), 1)
 
     lines = []
-    for number, layer in enumerate(layers):
+    for layer in layers:
         branches: dict[int, list[tuple[float, float]]] = {}
         for branch, step, odds, measure in found:
             if measure.layer == layer:
@@ -115,7 +119,7 @@ def _chart(
         lines.append(
             Line(
                 layer=layer,
-                style=number + 1,
+                style=styles.setdefault(layer, len(styles) % STYLES + 1),
                 pieces=tuple(" ".join(f"{a},{b}" for a, b in each) for each in branches.values()),
                 marks=tuple(point for each in branches.values() for point in each),
             )
@@ -126,7 +130,7 @@ def _chart(
         last=last,
         x_ticks=tuple(Tick(x(step), f"{step:,}") for step in sorted({first, last})),
         y_ticks=tuple(Tick(y(value), f"{value:g}") for value in y_ticks),
-        tolerances=tuple(sorted(map(y, tolerances))),
+        tolerances=tuple(Tick(y(odds), f"tolerance {odds:g}") for odds in sorted(tolerances)),
         events=tuple(
             Tick(x(min(max(each.step, first), last)), each.action)
             for each in (findings.decisions if findings else ())

@@ -2,8 +2,8 @@
 
 import { element, svg } from "./dom.js";
 
-export const BOX = { left: 64, right: 880, top: 14, bottom: 262 };
-export const WIDTH = 900;
+export const BOX = { left: 64, top: 32, bottom: 248 };
+const HEIGHT = 300;
 const MOST_POINTS = 2000;
 const MOST_LINES = 8;
 
@@ -61,6 +61,14 @@ function thin(points) {
   return [...found, points.at(-1)];
 }
 
+// A group, or a run, is drawn alike on all charts of a page.
+const styles = new Map();
+
+function styled(name) {
+  if (!styles.has(name)) styles.set(name, (styles.size % MOST_LINES) + 1);
+  return `s${styles.get(name)}`;
+}
+
 const least = (list) => list.reduce((a, b) => Math.min(a, b));
 const most = (list) => list.reduce((a, b) => Math.max(a, b));
 
@@ -74,10 +82,14 @@ export function draw(figure, series, view = {}) {
     return { name, raw: seen, points: view.smooth > 0 ? smoothed(seen, view.smooth) : seen };
   });
   legend(figure, shown);
+  // One unit a pixel, so that text is as large on a phone.
+  const width = Math.max(chart.clientWidth, 280);
+  const right = width - 24;
+  chart.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   const all = shown.flatMap((each) => [...each.raw, ...each.points]);
   if (!all.length) {
     const text = view.log ? "No number above zero in this range" : "No number in this range";
-    chart.replaceChildren(svg("text", { x: WIDTH / 2, y: 140, "text-anchor": "middle" }, text));
+    chart.replaceChildren(svg("text", { x: width / 2, y: 140, "text-anchor": "middle" }, text));
     return;
   }
   const steps = all.map((point) => point[0]);
@@ -86,12 +98,16 @@ export function draw(figure, series, view = {}) {
   const levels = (view.log ? logTicks : ticks)(least(values), most(values));
   const read = view.log ? Math.log10 : Number;
   const [low, high] = [read(levels[0]), read(levels.at(-1))];
-  const x = (step) => BOX.left + ((step - first) / Math.max(last - first, 1)) * (BOX.right - BOX.left);
+  const x = (step) => BOX.left + ((step - first) / Math.max(last - first, 1)) * (right - BOX.left);
   const y = (value) => BOX.bottom - ((read(value) - low) / (high - low)) * (BOX.bottom - BOX.top);
-  figure.steps = [first, last];
-  const parts = [];
+  Object.assign(figure, { steps: [first, last], right });
+  const across = { x: (BOX.left + right) / 2, y: BOX.bottom + 40, "text-anchor": "middle" };
+  const parts = [
+    svg("text", { x: 8, y: 18 }, view.log ? `${figure.dataset.name} (logarithmic)` : figure.dataset.name),
+    svg("text", across, "step"),
+  ];
   for (const level of levels) {
-    parts.push(svg("line", { class: "grid-line", x1: BOX.left, x2: BOX.right, y1: y(level), y2: y(level) }));
+    parts.push(svg("line", { class: "grid-line", x1: BOX.left, x2: right, y1: y(level), y2: y(level) }));
     parts.push(svg("text", { x: BOX.left - 8, y: y(level) + 4, "text-anchor": "end" }, String(level)));
   }
   for (const step of new Set([first, Math.round((first + last) / 2), last])) {
@@ -99,11 +115,11 @@ export function draw(figure, series, view = {}) {
       svg("text", { x: x(step), y: BOX.bottom + 20, "text-anchor": "middle" }, step.toLocaleString("en")),
     );
   }
-  parts.push(svg("line", { class: "axis", x1: BOX.left, x2: BOX.right, y1: BOX.bottom, y2: BOX.bottom }));
-  shown.forEach(({ raw, points }, i) => {
-    if (view.smooth > 0) parts.push(...line(raw, x, y, `series raw s${i + 1}`));
-    parts.push(...line(points, x, y, `series s${i + 1}`));
-  });
+  parts.push(svg("line", { class: "axis", x1: BOX.left, x2: right, y1: BOX.bottom, y2: BOX.bottom }));
+  for (const { name, raw, points } of shown) {
+    if (view.smooth > 0) parts.push(...line(raw, x, y, `series raw ${styled(name)}`));
+    parts.push(...line(points, x, y, `series ${styled(name)}`));
+  }
   chart.replaceChildren(...parts);
 }
 
@@ -117,14 +133,14 @@ function line(points, x, y, kind) {
 
 function legend(figure, shown) {
   figure.querySelector(".legend").replaceChildren(
-    ...shown.map(({ name, points }, i) =>
+    ...shown.map(({ name, points }) =>
       element(
         "li",
         {},
         svg(
           "svg",
           { viewBox: "0 0 30 10", "aria-hidden": "true" },
-          svg("line", { class: `s${i + 1}`, x1: 0, x2: 30, y1: 5, y2: 5 }),
+          svg("line", { class: styled(name), x1: 0, x2: 30, y1: 5, y2: 5 }),
         ),
         element("span", {}, points.length ? `${name}, last ${points.at(-1)[1].toPrecision(4)}` : `${name}, none here`),
       ),

@@ -3,7 +3,7 @@
 // The same fields are the address's parameters, so that a view can be sent to somebody. Without this
 // script the form asks the server for the range.
 
-import { BOX, WIDTH } from "./chart.js";
+import { BOX } from "./chart.js";
 import { svg } from "./dom.js";
 
 const LEAST = 8; // pixels of a drag; less is a click
@@ -44,6 +44,7 @@ export function watch(form, figures, redraw) {
     form.elements.from.value = form.elements.to.value = "";
     changed();
   });
+  addEventListener("resize", show);
   for (const figure of figures) dragged(figure, form, changed);
   show();
 }
@@ -61,8 +62,7 @@ function dragged(figure, form, changed) {
   const chart = figure.querySelector("svg.chart");
   const at = (event) => {
     const box = chart.getBoundingClientRect();
-    const place = ((event.clientX - box.left) / box.width) * WIDTH;
-    return Math.min(Math.max(place, BOX.left), BOX.right);
+    return Math.min(Math.max(event.clientX - box.left, BOX.left), figure.right);
   };
   let start = null;
   let mark = null;
@@ -87,7 +87,7 @@ function dragged(figure, form, changed) {
     start = null;
     if (event.type === "pointercancel" || right - left < LEAST) return;
     const [first, last] = figure.steps;
-    const step = (place) => first + ((place - BOX.left) / (BOX.right - BOX.left)) * (last - first);
+    const step = (place) => first + ((place - BOX.left) / (figure.right - BOX.left)) * (last - first);
     form.elements.from.value = Math.floor(step(left));
     form.elements.to.value = Math.ceil(step(right));
     changed();
