@@ -31,7 +31,7 @@ from govray.platform.service.pages.charts.curves import (
     lines_of,
 )
 from govray.platform.service.pages.charts.search_plots import search_plots
-from govray.platform.service.pages.form_fields import form_of, then
+from govray.platform.service.pages.form_fields import deleting, form_of, then
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.queue import standing
 from govray.platform.service.pages.rendering import render
@@ -43,12 +43,13 @@ from govray.platform.service.routes.experiments import (
     ask,
     check_tagging,
     experiments,
+    known_experiment,
     listed,
     may_tag,
     tag,
 )
 from govray.platform.service.routes.logs import LARGEST, LONGEST_SEARCH, folder_of, part_of
-from govray.platform.service.routes.runs import KnownRun
+from govray.platform.service.routes.runs import KnownRun, known_run
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_models import whole_attestations
@@ -272,28 +273,14 @@ def of_run(
     )
 
 
-@router.post("/runs/{run}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
-def delete(visit: VisitDep, known: KnownRun) -> Response:
-    deletions.delete_run(visit, known)
-    return then(f"/runs/{quote(known.id)}")
-
-
-@router.post("/runs/{run}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
-def restore(visit: VisitDep, known: KnownRun) -> Response:
-    deletions.restore_run(visit, known)
-    return then(f"/runs/{quote(known.id)}")
-
-
-@router.post("/experiments/{experiment}/delete", dependencies=[SUBMITTERS, Depends(form_of)])
-def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Response:
-    deletions.delete_experiment(visit, known)
-    return then(f"/experiments/{quote(known.id, safe='')}")
-
-
-@router.post("/experiments/{experiment}/restore", dependencies=[SUBMITTERS, Depends(form_of)])
-def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Response:
-    deletions.restore_experiment(visit, known)
-    return then(f"/experiments/{quote(known.id, safe='')}")
+deleting(router, "/runs/{run}", known_run, deletions.delete_run, deletions.restore_run)
+deleting(
+    router,
+    "/experiments/{experiment}",
+    known_experiment,
+    deletions.delete_experiment,
+    deletions.restore_experiment,
+)
 
 
 @router.get("/runs/{run}/figures/{file}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ValidationError
 
 from govray.governance.formats.field_errors import field_errors
 from govray.platform.service.http.problems import Problem, not_valid, unprocessable
 from govray.platform.service.identity.access import is_own_page
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.rendering import HEADERS
+from govray.platform.service.visible.readers import SUBMITTERS
 
 MOST_FIELDS = 32
 
@@ -64,6 +66,28 @@ def field(fields: Fields, name: str) -> str:
 def then(path: str) -> RedirectResponse:
     """The answer to a form that changed something: the page that shows it."""
     return RedirectResponse(path, status_code=303, headers=HEADERS)
+
+
+def deleting(
+    router: APIRouter,
+    path: str,
+    find: Callable[..., Any],
+    delete: Callable[[Visit, Any], object],
+    restore: Callable[[Visit, Any], object],
+    guard: Any = SUBMITTERS,
+) -> None:
+    """Add the forms that delete what ``find`` finds, whose page is at ``path``, and restore it."""
+    page = path.partition("{")[0]
+
+    def add(verb: str, act: Callable[[Visit, Any], object], found: Any) -> None:
+        @router.post(f"{path}/{verb}", dependencies=[guard, Depends(form_of)])
+        def answer(visit: VisitDep, known: Any = found) -> Response:
+            name = getattr(known, "id", known)
+            act(visit, known)
+            return then(f"{page}{quote(name, safe='')}")
+
+    add("delete", delete, Depends(find))
+    add("restore", restore, Depends(find))
 
 
 Form = TypeVar("Form")

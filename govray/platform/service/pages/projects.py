@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlmodel import col
@@ -15,7 +15,7 @@ from govray.platform.service.acting.project_rules import demand, demand_manage, 
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.pages.form_fields import FormDep, checked, field, form_of, then
+from govray.platform.service.pages.form_fields import FormDep, checked, deleting, field, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import deletions
 from govray.platform.service.routes import projects as routes
@@ -165,16 +165,18 @@ def archive(visit: VisitDep, project: Name, fields: FormDep) -> Response:
     return then(f"/projects/{project}")
 
 
-@router.post("/projects/{project}/delete", dependencies=[RUN_READERS, Depends(form_of)])
-def delete(visit: VisitDep, project: Name) -> Response:
-    deletions.delete_project(visit, project)
-    return then(f"/projects/{project}")
+def named(project: Name) -> str:
+    return project
 
 
-@router.post("/projects/{project}/restore", dependencies=[RUN_READERS, Depends(form_of)])
-def restore(visit: VisitDep, project: Name) -> Response:
-    deletions.restore_project(visit, project)
-    return then(f"/projects/{project}")
+deleting(
+    router,
+    "/projects/{project}",
+    named,
+    deletions.delete_project,
+    deletions.restore_project,
+    guard=RUN_READERS,
+)
 
 
 @router.post("/projects/{project}/roles")
