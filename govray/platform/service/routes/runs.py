@@ -35,13 +35,13 @@ from govray.platform.store.states import CheckpointState, RunState
 router = APIRouter(tags=["runs"], dependencies=[RUN_READERS])
 
 Filter = Annotated[str | None, Query(max_length=200)]
-Since = Annotated[Timestamp | None, Query(description="Of then or later, by when it began.")]
-Before = Annotated[Timestamp | None, Query(description="Of earlier, by when it began.")]
+Since = Annotated[Timestamp | None, Query(description="Only those that began then or later.")]
+Before = Annotated[Timestamp | None, Query(description="Only those that began earlier.")]
 
 
 _LARGEST = 1e308
 _BEYOND = 1.7e308
-"""What no loss is that counts."""
+"""Larger than any loss that an order counts."""
 
 RUN_ORDERS: dict[str, Any] = {
     "started": col(tables.Run.started),
