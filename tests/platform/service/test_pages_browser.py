@@ -28,7 +28,7 @@ COLOURED = frozenset(
     [
         ("light", 1200, False),
         pytest.param("light", 1200, True, marks=story),
-        pytest.param("dark", 390, False, marks=story),
+        pytest.param("dark", 320, False, marks=story),
     ],
 )
 def test_pages_are_whole_quiet_and_accessible(
