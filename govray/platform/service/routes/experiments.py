@@ -10,7 +10,7 @@ the scope ``write`` (`govray.platform.service.acting.acting.may_act`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Depends, Query, Response
@@ -342,7 +342,7 @@ def verbs(
     find: Callable[..., Asks],
     act: Callable[[Visit, Asks, Demand], Answer],
     answered: type[Answer],
-    always: Collection[Demand] = (),
+    always: Demand | None = None,
 ) -> None:
     """Let ``router`` take what is asked of what ``find``, a dependency, finds at ``path``.
     ``always``: what every state allows."""
@@ -357,7 +357,7 @@ def verbs(
             operation_id=f"{router.tags[0]}_{verb}",
             dependencies=[SUBMITTERS],
             response_model=answered,
-            responses=None if verb in always else refusing(409),
+            responses=None if verb == always else refusing(409),
         )
         def asked(visit: VisitDep, known: Any = found) -> Any:
             return act(visit, known, verb)

@@ -170,7 +170,7 @@ def _act(visit: Visit, row: QueueEntry, verb: Demand) -> Task:
     return _shown(row)
 
 
-verbs(router, "/tasks/{task}", find_task, _act, Task, always=("unarchive",))
+verbs(router, "/tasks/{task}", find_task, _act, Task, always="unarchive")
 
 
 @router.post("/tasks/{task}:open", dependencies=[SUBMITTERS], responses=refusing(409, 502))
