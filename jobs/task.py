@@ -46,7 +46,7 @@ def main() -> int:
             return run_command(task.argv, id=id, storage=storage, stop=stop)
         if isinstance(task, InferenceTask):
             infer = str(Path(__file__).with_name("infer.py"))
-            words = (sys.executable, infer, "--config", arguments.config)
+            words = (sys.executable, infer, "--config", arguments.config, "--task", id)
             return run_command(words, id=id, storage=storage, stop=stop)
         if arguments.listen is None:
             from ray.util import get_node_ip_address

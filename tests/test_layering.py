@@ -183,7 +183,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # numpy finds the extremes of each stretch of a line of numbers.
     "platform.indexing": frozenset({"sqlmodel", "sqlalchemy", "numpy"}),
     "platform.inference": frozenset(
-        {"torch", "flax", "safetensors", "fastapi", "pydantic", "yaml"}
+        {"torch", "flax", "safetensors", "fastapi", "pydantic", "yaml", "pyarrow"}
     ),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "platform.queue": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),

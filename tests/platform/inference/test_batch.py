@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from govray.errors import Refused, UsageError
-from govray.platform.inference.batch import BatchAnswers, load_for
+from govray.platform.inference.batch import RECORD, BatchAnswers, described, load_for
 from govray.platform.service.identity.adapter_rights import read_rights
 from govray.platform.service.identity.caller import Caller
 from govray.platform.tasks.task_file import InferenceTask, read_task
@@ -63,8 +64,45 @@ def test_prompts_are_answered(
     assert {row["attestation"] for row in rows} == {attestation}
     assert {row["adapter"] for row in rows} == {"acme"}
     assert all(row["tokens"] <= 3 for row in rows)
+    assert run(monkeypatch, "--config", str(config), "--check") == 0
     # What is there is not written over.
     assert run(monkeypatch, "--config", str(config)) == 2
+
+
+def test_a_record_of_results_holds_them_to_one_model_and_one_input(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    config = task(trained, tmp_path)
+    asked = read(config)
+    out, attestation = Path(asked.output), load_for(asked).attestation
+
+    def write(file: str, **more: object) -> None:
+        row = {"prompt": "a", "text": "b", "attestation": attestation, "adapter": "", **more}
+        pq.write_table(pa.Table.from_pylist([row]), out / file)
+
+    def checked() -> str:
+        code = run(monkeypatch, "--config", str(config), "--check")
+        said = capsys.readouterr()
+        return said.out if code == 0 else said.err
+
+    out.mkdir()
+    write("0.parquet")
+    assert "can't be read" in checked()
+    (out / RECORD).write_bytes(described(asked, attestation, id="s-1", code="1"))
+    assert "as recorded" in checked()
+    told = json.loads((out / RECORD).read_bytes())
+    assert (told["rows"], told["task"], told["attestation"]) == (1, "s-1", attestation)
+    write("0.parquet", text="c")
+    assert "files differ" in checked()
+    write("0.parquet", attestation="sha256:" + "0" * 64)
+    assert "a row has the attestation" in checked()
+    write("0.parquet")
+    assert "as recorded" in checked()  # the control: as it was
+    (tmp_path / "in.jsonl").write_text("{}")
+    assert "input differ" in checked()
+    (out / "folder").mkdir()
+    assert "no Parquet" in checked()
 
 
 def test_a_folder_that_does_not_verify_answers_nothing(
