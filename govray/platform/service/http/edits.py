@@ -1,7 +1,8 @@
 """Changes of what people edit: refused where somebody else was faster (RFC 9110 section 13.1.1).
 
 What is read has an ``ETag``. A change that names it in ``If-Match`` is a 412 once it is stale, and
-a change without the header goes through. A weak tag counts, for compressed answers have one.
+a change without the header goes through. A weak tag counts, for compressed answers have one. A form
+has the tag of what its page showed in the hidden field `SHOWN`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from fastapi import Depends, Header, Request, Response
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.statuses import header
+
+SHOWN = "shown"
 
 ETAG: dict[int | str, dict[str, Any]] = {200: {"headers": header("ETag")}}
 """What a route answers that reads what people edit."""
@@ -43,7 +46,7 @@ def tell(response: Response, value: object) -> None:
 
 def check_unchanged(request: Request, value: object) -> None:
     """Ask with the lock of writers. Raises 412: ``value`` is not what ``If-Match`` names."""
-    given = request.headers.get("if-match")
+    given = request.headers.get("if-match") or getattr(request.state, SHOWN, None)
     if given is None or given.strip() == "*":
         return
     if etag(value) not in [each.strip().removeprefix("W/") for each in given.split(",")]:

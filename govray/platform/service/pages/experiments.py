@@ -20,6 +20,7 @@ from sqlmodel import Session, col
 from govray.errors import UsageError
 from govray.governance.submission.submission import MOST_TAGS
 from govray.platform.service.acting.acting import Demand
+from govray.platform.service.http.edits import etag
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.pagination import PageDep
@@ -195,6 +196,7 @@ def experiment_page(
         deletes=bool(runs) and known.state in ENDED and deletions.may_delete(visit, experiment),
         asked=ask,
         tags=tags,
+        shown=etag(tags),
         tags_open=may_tag(visit, known),
         tags_given=" ".join(tags) if tags_given is None else tags_given,
         tags_wrong=tags_wrong,

@@ -11,6 +11,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ValidationError
 
 from govray.governance.formats.field_errors import field_errors
+from govray.platform.service.http.edits import SHOWN
 from govray.platform.service.http.problems import Problem, not_valid, unprocessable
 from govray.platform.service.identity.access import is_own_page
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -47,7 +48,9 @@ async def form_of(request: Request) -> Fields:
         given = parse_qs(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
         raise Problem(400, "Malformed", "This is no form of a page of this service") from None
-    return {name: values[-1].replace("\r\n", "\n") for name, values in given.items()}
+    fields = {name: values[-1].replace("\r\n", "\n") for name, values in given.items()}
+    setattr(request.state, SHOWN, fields.pop(SHOWN, "") or None)
+    return fields
 
 
 async def _fields(request: Request) -> Fields:

@@ -24,6 +24,7 @@ from govray.governance.record.incidents import Findings
 from govray.governance.submission.register_forms import Isolation
 from govray.governance.trust.license import LICENSE_CATEGORIES
 from govray.governance.verify.steps import STEPS
+from govray.platform.service.http.edits import etag
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -350,6 +351,7 @@ def _version_form(visit: Visit, version: ModelVersion | None, **shown: Any) -> H
         version=version,
         labels="\n".join(f"{name}={text}" for name, text in labels),
         notes=version.notes if version else "",
+        shown=etag([version.labels, version.notes]) if version else "",
         longest=registry.LONGEST_NOTES,
         **shown,
     )

@@ -11,7 +11,8 @@ from sqlmodel import col
 
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
-from govray.platform.service.acting.project_rules import demand, demand_manage, find_project
+from govray.platform.service.acting.project_rules import demand_manage, find_project
+from govray.platform.service.http.edits import etag
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -24,7 +25,6 @@ from govray.platform.service.routes.role_bindings import NewBinding
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS, SIGNED_IN, administers
 from govray.platform.store import tenancy
-from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings
 from govray.platform.store.role_bindings import ROLES
 from govray.platform.store.tables import (
@@ -108,6 +108,7 @@ def of_project(
         manages=may(visit.caller, "manage", row, at=visit.at),
         bindable=[each for each in ROLES if each != "supplier"],
         settings=written(row.settings) if row.settings else "",
+        shown=etag(row.settings),
         deletion=_mark(visit, row),
         asked=ask,
     )
@@ -148,13 +149,8 @@ def _around(row: Project) -> ColumnElement[bool]:
 
 @router.post("/projects/{project}/settings")
 def set_settings(visit: VisitDep, project: Name, fields: FormDep) -> Response:
-    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
     text = fields.get("settings", "")
-    value = read_mapping(text, name="settings") if text else {}
-    settings = parse_settings(value, where="settings")
-    begin_writing(visit.session)
-    tenancy.change_project(visit.session, row, settings=settings.stored(), by=visit.by)
-    visit.session.commit()
+    routes.set_settings(visit, project, read_mapping(text, name="settings") if text else {})
     return then(f"/projects/{project}")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from typing import Any
 
 import pytest
 
 from govray.platform.service.routes import projects
-from tests.support.people import Service
+from tests.support.people import OWN_PAGE, Service
 from tests.support.place import Place, place
 
 __all__ = ["place"]
@@ -38,6 +40,27 @@ def test_a_stale_change_is_refused(place: Place, change: str) -> None:
     # A compressed answer has a weak tag. Without the header a change goes through.
     assert change_to(bodies[1], **{"If-Match": f'"other", W/{now}'}) == 200
     assert change_to(bodies[0]) == 200
+
+
+FORMS: dict[str, tuple[str, str, str]] = {
+    "/projects/default": ("/projects/default/settings", "settings", "max_slots: {}"),
+    "/models/first/1.0.0/edit": ("/models/first/1.0.0/edit", "notes", "note {}"),
+    "/experiments/e1": ("/experiments/e1/tags", "tags", "tag-{}"),
+}
+
+
+@pytest.mark.parametrize("page", FORMS)
+def test_a_stale_form_is_refused(place: Place, page: str) -> None:
+    client, (path, field, text) = place.service.client("admin", **OWN_PAGE), FORMS[page]
+
+    def send(number: int, shown: str) -> int:
+        form = {field: text.format(number), "shown": shown}
+        return client.post(path, data=form, follow_redirects=False).status_code
+
+    [shown] = re.findall('name="shown" value="([^"]*)"', client.get(page).text)
+    assert [send(number, unescape(shown)) for number in (6, 7)] == [303, 412]
+    assert text.format(6) in client.get(page).text
+    assert send(8, "") == 303
 
 
 def test_without_the_check_the_slower_one_wins(
