@@ -45,7 +45,7 @@ from govray.train.loop.experiment_loop import REPORTED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.register_posts import register_of
-from govray.train.run_folder.run_lock import driving, hold, killed
+from govray.train.run_folder.run_lock import driving, hold, killed, take_over
 from govray.tune import search_record as records
 from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials, need, waiting_trials
 from govray.tune.objective import Conclusion, Goal, TrialReport, conclude
@@ -482,7 +482,9 @@ def _fit(
                     stop_request.request(each, received[0])
                 stopper.asked = not live
                 if live and (why := patience.over(received)):
-                    *_, ended = [killed(run, why) for run in live]
+                    for each in live:
+                        take_over(each)
+                        ended = killed(each, why)
                     raise ended
     if failure:
         raise GovrayError(

@@ -419,9 +419,8 @@ def _fit(
                 stop_request.request(folder, received[0])
             if why := patience.over(received):
                 raise run_lock.killed(folder, why)
-    except (KeyboardInterrupt, Stopped) as error:
-        if isinstance(error, KeyboardInterrupt):
-            run_lock.take_over(folder)  # what still runs may no longer write
+    except (KeyboardInterrupt, Stopped):
+        run_lock.take_over(folder)  # what still runs may no longer write
         trainer.interrupted.set()
         done.wait(_END_S)
         raise

@@ -167,9 +167,8 @@ def take_over(run_folder: Place) -> int:
 
 
 def killed(run_folder: Place, by: str) -> Stopped:
-    """End a run that has not committed in time: what still runs may no longer write.
-    Returns the error of its driver."""
-    take_over(run_folder)
+    """Log that a run ends which has not committed in time. Returns the error of its driver, who
+    takes it over: what still runs may no longer write."""
     events.append(run_folder, events.Killed(at=now(), by=by))
     return Stopped(
         f"ended before it had committed, by {by}",
