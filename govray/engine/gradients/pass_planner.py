@@ -51,6 +51,7 @@ class Pass:
         slices: Of a sliced pass: what each part may do at every parameter of the base
             model that may learn. None in other passes.
         reaches: Of a homogeneous pass that torch hosts: every parameter that the host holds.
+        held: The tensors of all parts, where these are views of them.
     """
 
     parts: tuple[MicroBatch, ...]
@@ -58,6 +59,7 @@ class Pass:
     adapter: str | None
     slices: Mapping[str, Slices] | None = None
     reaches: tuple[str, ...] = ()
+    held: Mapping[str, Tensor] | None = None
 
     @property
     def method(self) -> Method:
@@ -79,6 +81,8 @@ class Pass:
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
         """The rows' tensors by name, each (rows, …): parts in order, in their dtype and device."""
+        if self.held is not None:
+            return self.held
         first, *others = self.parts
         if not others:
             return first.tensors
@@ -92,9 +96,7 @@ class Pass:
             replace(part, tensors={name: t[start:stop] for name, t in tensors.items()})
             for part, (start, stop) in zip(self.parts, self.spans, strict=True)
         )
-        other = replace(self, parts=parts)
-        other.__dict__["tensors"] = tensors  # where `cached_property` keeps it
-        return other
+        return replace(self, parts=parts, held=tensors)
 
     @property
     def rows(self) -> tuple[tuple[str, int], ...]:
