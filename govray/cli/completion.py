@@ -56,16 +56,11 @@ def ids(ctx: typer.Context, incomplete: str) -> list[str]:
         noun or "", "runs"
     )
     try:
-        listed = [_id(each) for each in islice(getattr(service(), kind).list(), _LISTED)]
+        rows: Any = islice(getattr(service(), kind).list(), _LISTED)
+        listed = [getattr(each, "id", None) or each.name for each in rows]
     except GovrayError:
         return []
     return [each for each in listed if each.startswith(incomplete)]
-
-
-def _id(row: Any) -> str:
-    if isinstance(row, dict):
-        return str(row["id"])
-    return str(getattr(row, "id", None) or row.name)
 
 
 def complete(command: Any) -> int:

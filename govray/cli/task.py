@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from govray.cli.server_option import service
 from govray.cli.told import Id, OfUser, acts, save, tell_fields, tell_rows
 from govray.cli.user_files import read_text
 from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.platform.client.documents import Task
 
 app = typer.Typer(help="Submit, list and open notebooks, shells and programs on the cluster.")
 
@@ -22,7 +25,8 @@ def ls(
 ) -> None:
     """List the tasks that you may see, the newest first."""
     columns = {name: name for name in ("id", "kind", "name", "project", "user", "state", "why")}
-    tell_rows(service().tasks.list(user=user), columns, "No task is there that you may see")
+    found = (each.model_dump(by_alias=True) for each in service().tasks.list(user=user))
+    tell_rows(found, columns, "No task is there that you may see")
 
 
 @app.command()
@@ -31,8 +35,8 @@ def show(id: Id) -> None:
     tell(service().tasks.get(id))
 
 
-def tell(row: dict[str, Any]) -> None:
-    tell_fields(f"{row['id']}  {row['state']}", row)
+def tell(row: Task) -> None:
+    tell_fields(f"{row.id}  {row.state}", row.model_dump(by_alias=True))
 
 
 acts(app, "tasks", tell)

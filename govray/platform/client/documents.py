@@ -197,6 +197,24 @@ class ProjectDeletion(Answered):
     digests: dict[str, list[str]]
 
 
+class Task(Answered):
+    """A task in the queue. ``file`` is None in a listing, and for who may not see it."""
+
+    id: str
+    kind: str
+    name: str
+    project: str
+    user: str
+    state: str
+    pool: str
+    submitted: str
+    started: str | None = None
+    finished: str | None = None
+    why: str | None = None
+    shown: bool
+    file: str | None = None
+
+
 class Model(Answered):
     """A registered model. The public sees its name alone."""
 

@@ -34,6 +34,7 @@ from govray.platform.client.documents import (
     Promoted,
     Run,
     StoredFiles,
+    Task,
     Version,
 )
 from govray.platform.client.downloads import Downloaded, download
@@ -365,14 +366,14 @@ class Webhooks(Namespace):
 class Tasks(Namespace):
     """Notebooks, shells and commands."""
 
-    list = Pages("/v1/tasks", Json)
-    submit = Call("POST", "/v1/tasks", Json)
-    get = Call("GET", "/v1/tasks/{task}", Json)
+    list = Pages("/v1/tasks", Task)
+    submit = Call("POST", "/v1/tasks", Task)
+    get = Call("GET", "/v1/tasks/{task}", Task)
     open = Call("POST", "/v1/tasks/{task}:open", Json)
     files = Call("GET", "/v1/tasks/{task}/files", Json)
     file = Call("GET", "/v1/tasks/{task}/files/{path}", bytes)
-    stop = Call("POST", "/v1/tasks/{task}:stop", Json)
-    kill = Call("POST", "/v1/tasks/{task}:kill", Json)
-    resume = Call("POST", "/v1/tasks/{task}:resume", Json)
-    archive = Call("POST", "/v1/tasks/{task}:archive", Json)
-    unarchive = Call("POST", "/v1/tasks/{task}:unarchive", Json)
+    stop = Call("POST", "/v1/tasks/{task}:stop", Task)
+    kill = Call("POST", "/v1/tasks/{task}:kill", Task)
+    resume = Call("POST", "/v1/tasks/{task}:resume", Task)
+    archive = Call("POST", "/v1/tasks/{task}:archive", Task)
+    unarchive = Call("POST", "/v1/tasks/{task}:unarchive", Task)
