@@ -242,6 +242,25 @@ def describe(session: Session, run: Run, row: Deletion, *, attested: bool) -> No
     }
 
 
+def check_goes_on(session: Session, experiment: str) -> None:
+    """Return if no run of an experiment is marked or gone.
+
+    Raises:
+        Refused: One is. A job that went on would find no commit, or lose what it makes.
+    """
+    d = Deletion
+    marked = select(d).where(d.experiment == experiment, col(d.restored).is_(None))
+    for row in session.exec(marked.order_by(col(d.begun).is_(None), col(d.run)).limit(1)):
+        gone = row.begun is not None
+        raise Refused(
+            f"its run {row.run} " + ("was deleted" if gone else "is marked to be deleted"),
+            where=f"experiment {experiment}",
+            do=f"Submit it again: govray train --fork {experiment}"
+            if gone
+            else f"Take the mark back first: govray experiments restore {experiment}",
+        )
+
+
 def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     """Take a mark back; its row stays, so no retention marks the run again.
     Raises `Refused`: nobody marked it, removal began, or its project is marked."""

@@ -274,7 +274,7 @@ class Attestation(SQLModel, table=True):
 
 
 class Subject(SQLModel, table=True):
-    """A file that an attestation is about. ``sha256`` is 64 hex digits."""
+    """A file that an attestation is about."""
 
     attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
     name: str = Field(primary_key=True)

@@ -455,6 +455,30 @@ def test_a_model_and_its_evidence_stay_and_the_commits_go(service: Service, run:
     assert (run / "model" / "weights").read_text() == "w"
 
 
+def test_what_is_deleted_is_not_resumed(service: Service, run: Path) -> None:
+    row: QueueEntry = submission(run.name)
+    row.state = ExperimentState.ERROR
+    with Session(service.engine) as session:
+        session.add(row)
+        session.commit()
+    ask, path = service.client("engineer"), f"/v1/experiments/{run.name}"
+
+    def resumed() -> tuple[int, str]:
+        answer = ask.post(f"{path}:resume")
+        return answer.status_code, answer.text
+
+    assert delete(service, run).status_code == 200
+    status, said = resumed()
+    assert (status, f"experiments restore {run.name}" in said) == (409, True)
+    restore(service, run)
+    assert resumed()[0] == 200  # the control: nothing else keeps it
+    ask.post(f"{path}:kill")
+    delete(service, run)
+    assert swept(service, run).removed == [run.name]
+    status, said = resumed()
+    assert (status, f"train --fork {run.name}" in said) == (409, True)
+
+
 def test_a_page_asks_first_and_says_when_it_goes_and_when_it_went(
     service: Service, run: Path
 ) -> None:

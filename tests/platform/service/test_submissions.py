@@ -107,6 +107,11 @@ def test_project_and_labels_of_a_file_count_where_the_submitter_says_nothing(
     assert kept(forkOf=moved)[:2] == ("asked", ["a", "b"])
     assert kept(forkOf=moved, set=["project=other", "labels=[z]"])[:2] == ("other", ["z"])
     assert kept(forkOf=origin, project="mine")[0] == "mine"
+    engineer = empty.client("engineer")
+    assert engineer.put(f"/v1/experiments/{moved}/tags", json={"tags": ["q"]}).status_code == 200
+    assert kept(forkOf=moved)[1] == ["q"]
+    assert kept(forkOf=moved, tags=["own"])[1] == ["own"]
+    assert kept(forkOf=moved, set=["labels=[z]"])[1] == ["z"]
 
 
 def test_a_search_holds_the_workers_of_all_trials_at_once(empty: Service) -> None:

@@ -36,9 +36,9 @@ from govray.platform.service.identity.roles import may, places
 from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visible_models import find_policy
 from govray.platform.service.visible.visible_runs import experiments, find_experiment
-from govray.platform.store import queue_entries, tables
+from govray.platform.store import deletions, queue_entries, tables
 from govray.platform.store.database import begin_writing
-from govray.platform.store.experiment_tags import check_tags
+from govray.platform.store.experiment_tags import check_tags, tags_of
 from govray.platform.store.project_settings import ProjectSettings, Wanted, resolve, with_defaults
 from govray.platform.store.run_owners import submission_facts
 from govray.platform.store.tables import QueueEntry
@@ -92,6 +92,8 @@ class Ready:
     archive: str | None
     policy: str | None
     forked_from: str | None
+    tags: Sequence[str]
+    """If none are asked for."""
 
 
 def may_act(visit: Visit, project: str, request: Act) -> None:
@@ -186,6 +188,7 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
         archive=archive,
         policy=wanted.policy,
         forked_from=origin.id if origin else None,
+        tags=_tags(session, found.labels, origin),
     )
     may_act(visit, ready.project, Act(verb="submit"))
     return ready
@@ -199,6 +202,13 @@ def _placed(name: str, asked: Asked, config: Mapping[str, Any], origin: QueueEnt
         return found if wanted is None else wanted
     before = stated(read_mapping(origin.config, name=FILE), name)
     return getattr(origin, name) if found == before else found
+
+
+def _tags(session: Session, labels: Sequence[str], origin: QueueEntry | None) -> Sequence[str]:
+    """A fork has its origin's tags, unless an override has changed the file's labels."""
+    if origin is None or [*labels] != read_mapping(origin.config, name=FILE).get("labels", []):
+        return labels
+    return tags_of(session, [origin.id]).get(origin.id, [])
 
 
 def forked(session: Session, caller: Caller, id_: str) -> QueueEntry:
@@ -225,7 +235,7 @@ def submit(visit: Visit, asked: Asked) -> QueueEntry:
     register: RegisterClient | None = visit.request.app.state.register
     ready = prepare(visit, asked)
     try:
-        tags = check_tags(asked.tags or ready.facts.labels)
+        tags = check_tags(asked.tags or ready.tags)
         row = traced(
             visit,
             queue_entries.draft,
@@ -286,13 +296,14 @@ def _register(
 
 def ask(visit: Visit, row: QueueEntry, verb: Demand) -> None:
     """Stop, kill, resume, archive or unarchive an entry, as the caller asks for. Raises
-    `Refused`: in its state that means nothing, or its project is archived."""
+    `Refused`: in its state that means nothing, its project is archived, or a run of it deleted."""
     session = visit.session
     begin_writing(session)
     session.refresh(row)
     may_act(visit, row.project, Act(verb=verb, owner=row.user))
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
+        deletions.check_goes_on(session, row.id)
     if verb in ("archive", "unarchive"):
         queue_entries.archive(session, row, verb == "archive", by=visit.by)
     else:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path as FilePath
 from typing import Annotated
 
 from anyio import fail_after, to_thread
@@ -230,9 +229,9 @@ def check_there(visit: Visit, digest: str | None) -> None:
         return
     with _available():
         there = (place := archive_place(storage, digest)).is_file()
-    if there and isinstance(place, FilePath):
+    if there:
         renew(place)
-    if not there:
+    else:
         raise not_valid(
             "body.archive", f"There is no archive {digest}", "Send it with PUT /v1/archives/DIGEST"
         )

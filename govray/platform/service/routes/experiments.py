@@ -58,7 +58,7 @@ _Tags = Annotated[
     Field(
         max_length=MOST_TAGS,
         description="Words to find it by: letters, digits and `. _ -`. Left out: the file's "
-        "labels.",
+        "labels, and of a fork its origin's.",
     ),
 ]
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
