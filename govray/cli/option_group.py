@@ -84,8 +84,8 @@ def given_place(text: str) -> Place:
 
 
 def run_of(folder: Path) -> Path:
-    """The run that a user names by its own folder, by its model folder, or by its id, which is its
-    name below ``runs``: so ``govray runs ls`` prints it."""
+    """The run that a user names by its folder, by its model folder, or by its id.
+    An id is looked for in ``runs``, as ``govray runs ls`` does."""
     if not folder.exists() and (Path("runs") / folder).is_dir():
         return Path("runs") / folder
     if not (folder / "record").is_dir() and (folder.resolve().parent / "record").is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def files(run: Path) -> dict[str, str]:
 def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
     finished: Path, deployment: Deployment, bucket: str, tmp_path: Path
 ) -> None:
-    flag, run = tmp_path / "died", deployment.folder / "runs" / "on-s3"
+    # Relative paths of a loop's settings count from the job's folder.
+    flag, run = Path(os.path.relpath(tmp_path / "died")), deployment.folder / "runs" / "on-s3"
     kept = {"every_steps": 5, "save_trial_latest": 2, "storage": bucket}
     trainer = from_experiment(
         parse_experiment(deployment.experiment(checkpoint=kept), where="test")
