@@ -26,7 +26,7 @@ app = typer.Typer(help="Tell webhooks what happened, and verify registered model
 def run(
     source: Annotated[
         str,
-        typer.Option("--source", metavar="URL", help="What names this service in an event."),
+        typer.Option("--source", metavar="URL", help="The name of this service in events."),
     ] = "urn:govray",
     allow_host: Annotated[
         list[str] | None,
@@ -38,7 +38,9 @@ def run(
     ] = None,
     ahead: Annotated[
         int,
-        typer.Option("--expiring-days", min=1, max=365, help="Days before a credential ends."),
+        typer.Option(
+            "--expiring-days", min=1, max=365, help="Tell this many days before a credential ends."
+        ),
     ] = 30,
     every: Annotated[
         float | None,

@@ -52,13 +52,19 @@ def audit(
     top_k: Annotated[
         int,
         typer.Option(
-            "--top-k", min=0, max=1 << 20, help="Likeliest tokens that samples keep to; 0: all."
+            "--top-k",
+            min=0,
+            max=1 << 20,
+            help="Sample from this many of the likeliest tokens; 0: all.",
         ),
     ] = 40,
     chance: Annotated[
         float,
         typer.Option(
-            "--chance", min=0.001, max=0.999, help="How surely one of n samples has to be the text."
+            "--chance",
+            min=0.001,
+            max=0.999,
+            help="The probability with which one of n samples has to be the text.",
         ),
     ] = 0.9,
     candidates: Annotated[
@@ -77,7 +83,7 @@ def audit(
             "--confidence",
             min=0.5,
             max=0.999999,
-            help="Of the lower bound on epsilon, for canaries drawn by a coin.",
+            help="The confidence of the lower bound on epsilon.",
         ),
     ] = 0.95,
     delta: Annotated[

@@ -13,14 +13,18 @@ from govray.cli.told import Before, Limit, OfUser, Since, between, tell_rows
 def audit_log(
     user: OfUser = None,
     action: Annotated[
-        str | None, typer.Option("--action", metavar="ACTION", help="Of this kind: token.make.")
+        str | None,
+        typer.Option(
+            "--action", metavar="ACTION", help="Show actions of this kind, such as token.make."
+        ),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="NAME", help="Done to this.")
+        str | None,
+        typer.Option(
+            "--subject", metavar="NAME", help="Show what was done to this, such as a run's id."
+        ),
     ] = None,
-    refused: Annotated[
-        bool, typer.Option("--refused", help="What was refused, and no other.")
-    ] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Show only what was refused.")] = False,
     since: Since = None,
     before: Before = None,
     limit: Limit = 50,

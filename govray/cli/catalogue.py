@@ -24,15 +24,18 @@ attestations = typer.Typer(
 policies = typer.Typer(help="List and get the depth policies that a service has.")
 corpora = typer.Typer(help="List and show the corpora that a service knows.")
 
-Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="From ls.")]
+Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="The digest, as ls prints it.")]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")]
 
 
 @attestations.command()
 def ls(
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="List those of this run.")
+    ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Of models of this name.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="List those of models of this name."),
     ] = None,
     since: Since = None,
     before: Before = None,
@@ -90,11 +93,12 @@ def get(digest: Digest, out: Out) -> None:
 @attestations.command()
 def register(
     attestation: Annotated[
-        str, typer.Argument(metavar="DIGEST", help="Of an attestation that the service has.")
+        str,
+        typer.Argument(metavar="DIGEST", help="The digest of an attestation that the service has."),
     ],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
     version: Annotated[
-        str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
+        str, typer.Option("--version", metavar="VERSION", help="The version: MAJOR.MINOR.PATCH.")
     ],
     label: Labels = None,
     notes: Notes = "",
@@ -115,7 +119,7 @@ def register(
 @policies.command("ls")
 def list_policies(
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Of this name.")
+        str | None, typer.Option("--name", metavar="NAME", help="List those of this name.")
     ] = None,
 ) -> None:
     """List the policies that you may read."""
@@ -133,7 +137,7 @@ def get_policy(digest: Digest, out: Out) -> None:
 @corpora.command("ls")
 def list_corpora(
     supplier: Annotated[
-        str | None, typer.Option("--supplier", metavar="NAME", help="Of this supplier.")
+        str | None, typer.Option("--supplier", metavar="NAME", help="List those of this supplier.")
     ] = None,
 ) -> None:
     """List the corpora that you may read, as their credentials state them."""

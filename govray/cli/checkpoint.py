@@ -34,7 +34,9 @@ Checkpoint = Annotated[
         help="RUN/checkpoint_000000100, in a run's folder or below its URL.",
     ),
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why it is kept, for later readers.")
+]
 
 
 @app.command("ls")
@@ -189,7 +191,7 @@ def copy(
     ],
     without_rows: Annotated[
         bool,
-        typer.Option("--without-rows", help="Leave the packed rows, which hold the records."),
+        typer.Option("--without-rows", help="Leave out the packed rows, which hold the records."),
     ] = False,
 ) -> None:
     """Copy a checkpoint and the governance that it carries to STORAGE, as a run that can go on.
@@ -219,7 +221,7 @@ def copy(
     line(f"Next  govray runs resume {quote(str(done.run))} --carried --trust-root TRUSTED_ROOT")
 
 
-Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
+Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="The checkpoint's step.")]
 
 
 @remote.command("ls")

@@ -144,17 +144,17 @@ def split(
     ] = Path("data/corpora"),
     license: Annotated[
         str | None,
-        typer.Option("--license", metavar="SPDX", help="Of records that state none."),
+        typer.Option("--license", metavar="SPDX", help="The licence of records that state none."),
     ] = None,
     jurisdiction: Annotated[
         str,
-        typer.Option("--jurisdiction", metavar="CC", help="Of records that state none."),
+        typer.Option(
+            "--jurisdiction", metavar="CC", help="The jurisdiction of records that state none."
+        ),
     ] = "ZZ",
     sensitivity: Annotated[
         Sensitivity | None,
-        typer.Option(
-            "--sensitivity", help="Of records that state none. Without it they are in quarantine."
-        ),
+        typer.Option("--sensitivity", help="That of records that state none. Default: quarantine."),
     ] = None,
     license_category: Annotated[
         LicenseCategory | None,
@@ -162,7 +162,9 @@ def split(
     ] = None,
     values: Annotated[
         Path | None,
-        typer.Option("--values", metavar="FILE", help="YAML: what words of the source mean."),
+        typer.Option(
+            "--values", metavar="FILE", help="YAML: what the source's words for terms mean."
+        ),
     ] = None,
     on_flaw: FlawOption = "quarantine",
     dry_run: Annotated[
@@ -301,7 +303,7 @@ def overlap(
     least: Annotated[
         float,
         typer.Option(
-            "--least", min=0.1, max=1.0, help="How similar passages are at least (Jaccard)."
+            "--least", min=0.1, max=1.0, help="The least similarity of passages (Jaccard)."
         ),
     ] = 0.8,
 ) -> None:

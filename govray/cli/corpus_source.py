@@ -37,7 +37,7 @@ SourceArgument = Annotated[
     str, typer.Argument(metavar="SRC", help="A file or folder, or a URL: s3://, gs://, abfs://.")
 ]
 FlawOption = Annotated[
-    OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
+    OnFlaw, typer.Option("--on-flaw", help="What to do with rows that cannot be records.")
 ]
 OptOutsOption = Annotated[
     Path | None,
@@ -53,7 +53,7 @@ OptOutAgentOption = Annotated[
     typer.Option(
         "--opt-out-agent",
         metavar="AGENT",
-        help="Whose rules count in them. Repeatable. Default: *, everybody's.",
+        help="The crawler whose rules apply. Repeatable. Default: *, the rules for all.",
     ),
 ]
 
@@ -94,17 +94,24 @@ class CorpusSource:
     opt_outs: OptOutsOption = None
     opt_out_agent: OptOutAgentOption = None
     valid_from: Annotated[
-        str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
+        str | None,
+        typer.Option(
+            "--valid-from", metavar="TIME", help="When the credential begins to hold. Default: now."
+        ),
     ] = None
     valid_until: Annotated[
         str | None,
-        typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later."),
+        typer.Option(
+            "--valid-until",
+            metavar="TIME",
+            help="When the credential ends. Default: 365 days later.",
+        ),
     ] = None
     format: Annotated[
         FormatName | None,
         typer.Option(
             "--format",
-            help="What the files are. Default: by their suffixes; others are text files.",
+            help="The files' format. Default: by their suffixes; others are text files.",
         ),
     ] = None
     column: Annotated[
@@ -126,7 +133,7 @@ class CorpusSource:
             "--max-record-bytes",
             min=1,
             metavar="N",
-            help="Default: 16 MiB for a row's text, 2 GiB for a file.",
+            help="The largest record. Default: 16 MiB for a row's text, 2 GiB for a file.",
         ),
     ] = None
     normalise_newlines: Annotated[
@@ -160,11 +167,18 @@ class CorpusSource:
     ] = "text"
     image_shape: Annotated[
         str | None,
-        typer.Option("--image-shape", metavar="C,H,W", help="Of images: channels, height, width."),
+        typer.Option(
+            "--image-shape", metavar="C,H,W", help="The shape of images: channels, height, width."
+        ),
     ] = None
     classes: Annotated[
         int | None,
-        typer.Option("--classes", min=1, metavar="N", help="Of images: labels are from 0 to N-1."),
+        typer.Option(
+            "--classes",
+            min=1,
+            metavar="N",
+            help="The number of classes of images: labels are from 0 to N-1.",
+        ),
     ] = None
     pii: Annotated[
         bool,

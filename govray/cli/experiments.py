@@ -25,11 +25,15 @@ def ls(
     state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
     project: OfProject = None,
     user: OfUser = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="WORD", help="List those with this tag.")
     ] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="NAME", help="List those in this pool.")
+    ] = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="List those that were archived.")
+    ] = False,
     since: Since = None,
     before: Before = None,
     sort: Sort = None,
@@ -80,9 +84,9 @@ def show(id: Id) -> None:
 def tag(
     id: Id,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD...]", help="All that it is to have.")
+        list[str] | None, typer.Argument(metavar="[WORD...]", help="All tags that it is to have.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Take all off.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Take all tags off.")] = False,
 ) -> None:
     """Tag an experiment, in place of the tags that it has; without words show them."""
     experiments = service().experiments

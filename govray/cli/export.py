@@ -135,10 +135,11 @@ def evidence(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The archive, a new .zip.")],
     trusted: ModelTrust,
     case: Annotated[
-        str | None, typer.Option("--for", metavar="CASE", help="What it is for; stands in it.")
+        str | None,
+        typer.Option("--for", metavar="CASE", help="The purpose, which stands in the archive."),
     ] = None,
     weights: Annotated[
-        bool, typer.Option("--weights", help="With the model's weights, however large.")
+        bool, typer.Option("--weights", help="Include the model's weights, however large.")
     ] = False,
 ) -> None:
     """Verify a model, and pack what that rests on, with what verifies it.

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Into = Annotated[
-    Path, typer.Option("--into", metavar="DIR", help="A new folder. A broken download goes on.")
+    Path,
+    typer.Option(
+        "--into", metavar="DIR", help="A new folder; said again, a broken download goes on."
+    ),
 ]
 
 

@@ -33,7 +33,7 @@ Storage = Annotated[
     ),
 ]
 Idle = Annotated[
-    float, typer.Option("--idle-minutes", help="End after as many minutes without use.")
+    float, typer.Option("--idle-minutes", help="End after this many minutes without use.")
 ]
 
 

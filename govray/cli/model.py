@@ -30,9 +30,9 @@ remote = typer.Typer(help="Versions of models: register, list, find, promote, do
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.", autocompletion=ids)]
 Labels = Annotated[
-    list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
+    list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="A label. Repeatable.")
 ]
-Notes = Annotated[str, typer.Option("--notes", metavar="TEXT", help="For people.")]
+Notes = Annotated[str, typer.Option("--notes", metavar="TEXT", help="Notes for people.")]
 
 
 @app.command()
@@ -41,7 +41,7 @@ def register(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model folder.")],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
     version: Annotated[
-        str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
+        str, typer.Option("--version", metavar="VERSION", help="The version: MAJOR.MINOR.PATCH.")
     ],
     trusted: Trusted,
     label: Labels = None,
@@ -138,31 +138,38 @@ class FindOptions:
 
     best: Annotated[
         int | None,
-        typer.Option("--best", metavar="N", min=1, help="The N best alone, by validation."),
+        typer.Option("--best", metavar="N", min=1, help="Show only the N best, by validation."),
     ] = None
     metric: Annotated[
-        str | None, typer.Option("--metric", metavar="NAME", help="Judged by this metric.")
+        str | None,
+        typer.Option("--metric", metavar="NAME", help="The validation's metric to judge by."),
     ] = None
     validated_on: Annotated[
         str | None,
-        typer.Option("--validated-on", metavar="CORPORA", help="Judged on these: a,b."),
+        typer.Option(
+            "--validated-on", metavar="CORPORA", help="The validation's corpora to judge by: a,b."
+        ),
     ] = None
     at_least: Annotated[
-        float | None, typer.Option("--at-least", metavar="NUMBER", help="Judged so or above.")
+        float | None,
+        typer.Option("--at-least", metavar="NUMBER", help="The least value of the metric."),
     ] = None
     at_most: Annotated[
-        float | None, typer.Option("--at-most", metavar="NUMBER", help="Judged so or below.")
+        float | None,
+        typer.Option("--at-most", metavar="NUMBER", help="The greatest value of the metric."),
     ] = None
     license: Annotated[
         list[str] | None,
-        typer.Option("--license", metavar="CATEGORY", help="It reached a layer. Repeatable."),
+        typer.Option(
+            "--license", metavar="CATEGORY", help="A licence that reached such a layer. Repeatable."
+        ),
     ] = None
     without_license: Annotated[
         list[str] | None,
         typer.Option(
             "--without-license",
             metavar="CATEGORY",
-            help="It reached no such layer; nor did what may be of it. Repeatable.",
+            help="A licence that reached no such layer, nor may have. Repeatable.",
         ),
     ] = None
     without_corpus: Annotated[
@@ -170,7 +177,7 @@ class FindOptions:
         typer.Option(
             "--without-corpus",
             metavar="CORPUS",
-            help="It reached no such layer; nor did unknown data. Repeatable.",
+            help="A corpus that reached no such layer, nor may have. Repeatable.",
         ),
     ] = None
     group: Annotated[
@@ -180,17 +187,19 @@ class FindOptions:
     path: Annotated[
         str | None,
         typer.Option(
-            "--path", metavar="PATH", help="What reaches: direct, or any (through other layers)."
+            "--path",
+            metavar="PATH",
+            help="What counts as reaching: direct, or any (through other layers too).",
         ),
     ] = None
     assurance: Annotated[
-        list[str] | None, typer.Option("--assurance", metavar="LEVEL", help="Repeatable.")
+        list[str] | None, typer.Option("--assurance", metavar="LEVEL", help="A label. Repeatable.")
     ] = None
     isolation: Annotated[
-        list[str] | None, typer.Option("--isolation", metavar="WORD", help="Repeatable.")
+        list[str] | None, typer.Option("--isolation", metavar="WORD", help="A label. Repeatable.")
     ] = None
     stage: Annotated[
-        str | None, typer.Option("--stage", metavar="STAGE", help="In this stage.")
+        str | None, typer.Option("--stage", metavar="STAGE", help="List those in this stage.")
     ] = None
 
 
@@ -234,9 +243,12 @@ def find(
 @remote.command()
 def promote(
     name: Name,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="MAJOR.MINOR.PATCH.")],
+    version: Annotated[
+        str, typer.Argument(metavar="VERSION", help="The version: MAJOR.MINOR.PATCH.")
+    ],
     to: Annotated[
-        str, typer.Option("--to", metavar="STAGE", help="staging, production or archived.")
+        str,
+        typer.Option("--to", metavar="STAGE", help="The stage: staging, production or archived."),
     ],
 ) -> None:
     """Move a version to a stage, if every gate of the service holds.
@@ -257,7 +269,7 @@ def download(
         str,
         typer.Argument(
             metavar="NAME[@VERSION]",
-            help="Without a version: the one in production.",
+            help="A model. Default: its version in production.",
             autocompletion=ids,
         ),
     ],

@@ -107,16 +107,20 @@ def explain(
         str | None,
         typer.Option("--license", metavar="SPDX", help="Explain the policy for this licence."),
     ] = None,
-    corpus: Annotated[str, typer.Option("--corpus", help="With --license.")] = "any-corpus",
+    corpus: Annotated[
+        str, typer.Option("--corpus", help="The name, with --license.")
+    ] = "any-corpus",
     license_category: Annotated[
         LicenseCategory | None,
-        typer.Option("--license-category", help="With a LicenseRef-*."),
+        typer.Option("--license-category", help="The category of a LicenseRef-*."),
     ] = None,
-    jurisdiction: Annotated[str, typer.Option("--jurisdiction", help="With --license.")] = "ZZ",
+    jurisdiction: Annotated[
+        str, typer.Option("--jurisdiction", help="The code, with --license.")
+    ] = "ZZ",
     sensitivity: Annotated[
-        Sensitivity, typer.Option("--sensitivity", help="With --license.")
+        Sensitivity, typer.Option("--sensitivity", help="Its own, with --license.")
     ] = "restricted",
-    use: Annotated[Use | None, typer.Option("--use", help="With --license.")] = None,
+    use: Annotated[Use | None, typer.Option("--use", help="The terms, with --license.")] = None,
     stated: Annotated[
         list[str] | None,
         typer.Option(
@@ -127,7 +131,7 @@ def explain(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="Of a record: --opt-outs says what is reserved."),
+        typer.Option("--url", metavar="URL", help="A record's URL, which --opt-outs may reserve."),
     ] = None,
     opt_outs: OptOutsOption = None,
     opt_out_agent: OptOutAgentOption = None,
@@ -312,7 +316,12 @@ def calibrate(
     ] = None,
     odds: Annotated[
         list[float] | None,
-        typer.Option("--odds", metavar="ODDS", min=1, help="A tolerance to look at, and others."),
+        typer.Option(
+            "--odds",
+            metavar="ODDS",
+            min=1,
+            help="A tolerated odds ratio to look at, beside others.",
+        ),
     ] = None,
     into: Annotated[
         Path | None,

@@ -24,7 +24,9 @@ def new(
     workspace: Annotated[
         str, typer.Option("--workspace", metavar="NAME", help="The workspace that holds it.")
     ] = "default",
-    description: Annotated[str, typer.Option("--description", help="One line.")] = "",
+    description: Annotated[
+        str, typer.Option("--description", help="What it is for, in one line.")
+    ] = "",
 ) -> None:
     """Make a project. Runs that named it before are its own from then on."""
     made = service().projects.make(name=name, workspace=workspace, description=description)
@@ -104,7 +106,9 @@ WorkspaceName = Annotated[str, typer.Argument(metavar="WORKSPACE")]
 @workspaces.command("new")
 def new_workspace(
     name: WorkspaceName,
-    description: Annotated[str, typer.Option("--description", help="One line.")] = "",
+    description: Annotated[
+        str, typer.Option("--description", help="What it is for, in one line.")
+    ] = "",
 ) -> None:
     """Make a workspace."""
     report(service().projects.make_workspace(name=name, description=description))

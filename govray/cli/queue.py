@@ -44,7 +44,9 @@ RETRY_S = 15.0
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As deploy/queue.yaml.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The queue's file, such as deploy/queue.yaml.")
+    ],
     once: Annotated[bool, typer.Option("--once", help="Make one pass, and end.")] = False,
     log_format: LogFormat = "text",
 ) -> None:

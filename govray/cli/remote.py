@@ -78,19 +78,26 @@ class SubmitOptions:
     overrides: Overrides = None
     fork: Annotated[
         str | None,
-        typer.Option("--fork", metavar="ID", help="An experiment's file, once more."),
+        typer.Option(
+            "--fork", metavar="ID", help="Submit the file of an earlier experiment again."
+        ),
     ] = None
     project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
+        str | None,
+        typer.Option("--project", metavar="NAME", help="The project that it counts for."),
     ] = None
-    pool: Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Where it runs.")] = (
-        None
-    )
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="NAME", help="The pool that it runs in.")
+    ] = None
     priority: Annotated[
-        int | None, typer.Option("--priority", help="Of a pool's queue the highest goes first.")
+        int | None,
+        typer.Option(
+            "--priority", help="The priority in the pool's queue; the highest goes first."
+        ),
     ] = None
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="WORD", help="To find it by. Repeatable.")
+        list[str] | None,
+        typer.Option("--tag", metavar="WORD", help="A tag to find it by. Repeatable."),
     ] = None
     archive: Annotated[
         str | None,
@@ -104,7 +111,9 @@ class SubmitOptions:
     ] = None
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="DIGEST", help="The depth policy that it has to have."),
+        typer.Option(
+            "--policy", metavar="DIGEST", help="Refuse to run under another depth policy."
+        ),
     ] = None
     check: Annotated[
         bool, typer.Option("--check", help="Submit nothing: say what it would take.")

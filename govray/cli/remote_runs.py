@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show and compare runs, delete one, download its evidence.")
 
-Lines = Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")]
+Lines = Annotated[
+    int, typer.Option("--lines", "-n", min=1, help="Show this many lines of each log.")
+]
 EveryLog = Annotated[
-    bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
+    bool, typer.Option("--all", help="Show all attempts and drivers, not the last ones alone.")
 ]
 
 GOING = ("RUNNING", "STOPPING")
@@ -38,10 +40,14 @@ MOST_LINES = 2000
 @app.command("ls")
 def ls(
     experiment: Annotated[
-        str | None, typer.Option("--experiment", metavar="ID", help="Of this experiment.")
+        str | None,
+        typer.Option("--experiment", metavar="ID", help="List those of this experiment."),
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="Such as COMPLETED.")
+        str | None,
+        typer.Option(
+            "--state", metavar="STATE", help="List those in this state, such as COMPLETED."
+        ),
     ] = None,
     since: Since = None,
     before: Before = None,
@@ -94,10 +100,11 @@ def show(run: RunId) -> None:
 def metrics(
     run: RunId,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Of this metric.")
+        str | None, typer.Option("--name", metavar="NAME", help="Show this metric alone.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="Of this group, as training.")
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="Show this group alone, such as training."),
     ] = None,
 ) -> None:
     """List what a run measured, by group, name and step; --json for programs."""
@@ -116,7 +123,7 @@ def metrics(
 @app.command("compare")
 def compare(
     names: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Their ids.", autocompletion=ids)
+        list[str], typer.Argument(metavar="RUN...", help="The runs' ids.", autocompletion=ids)
     ],
 ) -> None:
     """Compare runs: what each came to, and the settings that are not the same in all."""
@@ -141,14 +148,15 @@ def logs(
     lines: Lines = 20,
     every: EveryLog = False,
     search: Annotated[
-        str, typer.Option("--search", metavar="TEXT", help="Lines with this text, in any case.")
+        str,
+        typer.Option("--search", metavar="TEXT", help="Show lines with this text, in any case."),
     ] = "",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
     ] = False,
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="DIR", help="Write each log, all of it, to a new folder."),
+        typer.Option("--into", metavar="DIR", help="Write each whole log to a new folder."),
     ] = None,
 ) -> None:
     """Show the end of each worker's output, as the service has it.

@@ -36,7 +36,8 @@ Provider = Annotated[
     typer.Option("--provider", metavar="FILE", help="The provider's signed statement."),
 ]
 FormOption = Annotated[
-    Form | None, typer.Option("--format", help="Default: what FILE ends with, or html.")
+    Form | None,
+    typer.Option("--format", help="The format. Default: by what FILE ends with, or html."),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")]
 

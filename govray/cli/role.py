@@ -26,11 +26,11 @@ Workspace = Annotated[
 ]
 Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="In this project.")]
 Model = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="Of this registered model.")
+    str | None, typer.Option("--model", metavar="NAME", help="On this registered model.")
 ]
 
 OfCase = Annotated[
-    str | None, typer.Option("--case", metavar="NUMBER", help="Of this rights holder's case.")
+    str | None, typer.Option("--case", metavar="NUMBER", help="On this rights holder's case.")
 ]
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
 
-Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a line of text.")]
+Case = Annotated[
+    str, typer.Option("--for", metavar="CASE", help="The case that it is held for, a line of text.")
+]
 
 ASKED = ("metrics", "compare", "download")
 """Verbs that ask a service always: no folder answers them."""
@@ -221,7 +223,7 @@ def release(run: Run, case: Case) -> None:
 @app.command("code")
 def code(
     run: Run,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is not there yet.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, a new one.")],
 ) -> None:
     """Unpack the working directory that a run's job had, if it was archived.
 
@@ -249,7 +251,9 @@ def resume(
     submission: Annotated[
         Path | None,
         typer.Option(
-            "--submission", metavar="FILE", help="Of a submitted run: the file of its submission."
+            "--submission",
+            metavar="FILE",
+            help="The submission's file, where the run was submitted.",
         ),
     ] = None,
     carried: Annotated[

@@ -51,7 +51,12 @@ RETRY_SECONDS = 30.0
 def serve(
     store: Store = DEFAULT_STORE,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any.")] = 8585,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, help="The port to listen on; 0: any that is free."
+        ),
+    ] = 8585,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Make everyone admin; on loopback only.")
     ] = False,
@@ -131,7 +136,9 @@ def serve(
     ] = None,
     attestor_token: Annotated[
         Path | None,
-        typer.Option("--attestor-token", metavar="FILE", help="Its token, in a file of mode 0600."),
+        typer.Option(
+            "--attestor-token", metavar="FILE", help="The attestor's token, in a file of mode 0600."
+        ),
     ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,

@@ -50,7 +50,7 @@ Store = Annotated[
 Models = Annotated[
     Path | None,
     typer.Option(
-        "--models", metavar="DIR", help="Where an attestor puts models; none beside runs counts."
+        "--models", metavar="DIR", help="Take models from DIR alone, where an attestor puts them."
     ),
 ]
 Project = Annotated[

@@ -44,13 +44,15 @@ acts(app, "tasks", tell)
 
 @app.command()
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As jobs/notebook.yaml.")],
-    name: Annotated[str, typer.Option("--name", metavar="WORD", help="What to call it.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The task's file, such as jobs/notebook.yaml.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="WORD", help="The task's name.")],
     project: Annotated[
-        str, typer.Option("--project", metavar="NAME", help="What it counts for.")
+        str, typer.Option("--project", metavar="NAME", help="The project that it counts for.")
     ] = "default",
     pool: Annotated[
-        str | None, typer.Option("--pool", metavar="NAME", help="Where it runs.")
+        str | None, typer.Option("--pool", metavar="NAME", help="The pool that it runs in.")
     ] = None,
 ) -> None:
     """Submit a task file: it waits in the queue, as a run does."""
@@ -60,7 +62,9 @@ def submit(
 @app.command()
 def files(
     id: Id,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One file's name. Default: list all.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The file to write it to.")
     ] = None,

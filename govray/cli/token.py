@@ -24,7 +24,9 @@ remote = typer.Typer(help="List and revoke bearer tokens of the service, and dis
 
 @app.command()
 def new(
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose token.")],
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="The user whose token it is.")
+    ],
     role: Annotated[
         str | None,
         typer.Option(
@@ -37,9 +39,11 @@ def new(
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", help="read (default), write or admin. Repeatable."),
+        typer.Option("--scope", help="The scope: read (default), write or admin. Repeatable."),
     ] = None,
-    expires_days: Annotated[int, typer.Option("--expires-days", help="1 to 3650.")] = 90,
+    expires_days: Annotated[
+        int, typer.Option("--expires-days", help="The days for which it holds: 1 to 3650.")
+    ] = 90,
     name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
     store: Store = DEFAULT_STORE,
 ) -> None:

@@ -15,20 +15,30 @@ from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
 from govray.cli.user_files import write
 
-OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
-OfProject = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
+OfUser = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="Show what this user did.")
 ]
-Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since then, in UTC.")]
+OfProject = Annotated[
+    str | None, typer.Option("--project", metavar="NAME", help="List those of this project.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Show what is of this time or later, in UTC."),
+]
 Before = Annotated[
-    str | None, typer.Option("--before", metavar="TIME", help="Before then, in UTC.")
+    str | None,
+    typer.Option("--before", metavar="TIME", help="Show what is from before this time, in UTC."),
 ]
 Sort = Annotated[
     str | None,
-    typer.Option("--sort", metavar="COLUMN", help="By this, such as name; -name: backwards."),
+    typer.Option(
+        "--sort", metavar="COLUMN", help="Sort by this field, such as name; -name: backwards."
+    ),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="As ls has it.", autocompletion=ids)]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many, the latest.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="An id, as ls prints it.", autocompletion=ids)
+]
 """Of an experiment or a task."""
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.", autocompletion=ids)]
 

@@ -19,10 +19,15 @@ def add(
     url: Annotated[str, typer.Argument(metavar="URL", help="https://…, where events are sent.")],
     event: Annotated[
         list[str] | None,
-        typer.Option("--event", metavar="KIND", help="Such as run.error. Repeatable; none: all."),
+        typer.Option(
+            "--event",
+            metavar="KIND",
+            help="An event to send, such as run.error. Repeatable. Default: all.",
+        ),
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="Only of this project.")
+        str | None,
+        typer.Option("--project", metavar="NAME", help="Send events of this project alone."),
     ] = None,
 ) -> None:
     """Make a webhook. Its secret is printed once."""
@@ -66,8 +71,12 @@ def try_it(webhook: Webhook) -> None:
 @app.command()
 def deliveries(
     webhook: Webhook,
-    dead: Annotated[bool, typer.Option("--dead", help="Only those that were given up.")] = False,
-    most: Annotated[int, typer.Option("--lines", "-n", min=1, max=1000, help="The latest.")] = 20,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Show only those that were given up.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=1000, help="Show this many, the latest.")
+    ] = 20,
 ) -> None:
     """List what was sent to a webhook, the latest first, and what became of it."""
     from itertools import islice

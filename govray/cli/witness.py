@@ -142,7 +142,13 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any that is free."),
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The port to listen on; 0: any that is free.",
+        ),
     ] = 8420,
 ) -> None:
     """Be a witness (C2SP tlog-witness): cosign heads that extend what was seen, until SIGTERM.
