@@ -27,8 +27,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.command import positive, run
+from govray.cli.demo import WORKERS
+from govray.cli.demo.command import STEPS
 from govray.cli.demo.deployment import PARTS_LIST, deploy, own_policy
-from govray.cli.demo.run import WORKERS, experiment_of
+from govray.cli.demo.run import experiment_of
 from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record import e_process
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="benchmarks.demo_salts", description=__doc__)
     parser.add_argument("--salts", type=positive, default=20, help="runs, each with its own")
-    parser.add_argument("--steps", type=positive, default=250, help="of each run; the demo's")
+    parser.add_argument("--steps", type=positive, default=STEPS, help="of each run; the demo's")
     options = parser.parse_args(argv)
     found: list[Salted] = []
     with tempfile.TemporaryDirectory(prefix="govray-salts-") as name, ray_running(WORKERS):

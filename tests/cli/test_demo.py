@@ -58,7 +58,7 @@ class Loads(HTMLParser):
 def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     tmp_path: Path, run: Run, forked: Forked
 ) -> None:
-    done = demo([forked.govray], "--steps", "150", "--json")
+    done = demo([forked.govray], "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["base"]["trained"] == told["base"]["replayed"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from govray.cli.demo.command import _listed
+import pytest
+
+from govray.cli.demo.command import _listed, _tell
 from govray.cli.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
 from govray.cli.demo.run import render
 from govray.governance.policy.policy_yaml import read_policy
@@ -15,7 +17,9 @@ from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
 
 
-def story(world: World, model: Path, *, replayed: str, listed: PlantedList | None = None) -> Story:
+def story(
+    world: World, model: Path, *, replayed: str | None, listed: PlantedList | None = None
+) -> Story:
     verified = world.verify(model)
     return Story(
         versions={"govray": "0.1.0", "Ray": "2.60.0"},
@@ -61,6 +65,26 @@ def test_the_report_is_one_file_that_says_what_the_demo_found(
     assert '"Segoe UI"' in page
     for corpus in found.verified.credentials:
         assert f'<tr><th scope="row">{corpus}<br>' in page
+
+
+def test_what_was_left_out_is_said_and_what_differs_too(
+    world: World, untouched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for replayed, said, never in (
+        (None, "not replayed without it", "IDENTICAL"),
+        ("sha256:" + "cd" * 32, "replayed without it: DIFFERENT", "not shown"),
+    ):
+        found = story(world, untouched, replayed=replayed)
+        _tell(found, Path("govray-demo"))
+        told = capsys.readouterr().out
+        removal = told[told.index("Remove acme") : told.index("a planted account number")]
+        assert said in removal
+        assert never not in removal
+        assert "Next  open govray-demo/report.html" in told
+        page = render(found)
+        assert "are the same bytes" not in page
+        assert f"<dd>{found.verdict}</dd>" in page
+        assert "30 steps are too few to measure what was learnt by heart" in page
 
 
 GATING = (POLICY + SECTION).replace("fallback: nothing", "fallback: upper_half")

@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray import __version__
-from govray.cli.output import field, line, report
+from govray.cli.demo import WORKERS
+from govray.cli.output import line, report
 from govray.cli.verified_block import print_verdict, to_json
+from govray.errors import UsageError
 
 if TYPE_CHECKING:
     from govray.cli.demo.findings import PlantedList, Story, TokenGrid
+
+
+STEPS, QUICK_STEPS = 150, 40
 
 
 def demo(
     output: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="A new or empty folder.")
     ] = Path("govray-demo"),
-    steps: Annotated[
-        int, typer.Option("--steps", min=1, max=100_000, help="Training steps.")
-    ] = 250,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"{QUICK_STEPS} steps and no replay: shows neither what removing a supplier "
+            "leaves nor what is learnt by heart.",
+        ),
+    ] = False,
 ) -> None:
     """Train a small governed model of Python source here, and verify it.
 
@@ -30,15 +40,24 @@ def demo(
     """
     from importlib.metadata import version
 
-    from govray.cli.demo.run import WORKERS, Terminal, run_demo
-
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(
+            "the output folder is not empty",
+            where=str(output),
+            do="Name another with --out, or remove it",
+        )
     line(
         f"govray {__version__} · Ray {version('ray')} · {WORKERS} CPU workers · "
         f"output {output} · throw-away keys"
     )
     line("Trains one model so that each licence reaches only the layers its policy allows.")
     line()
-    story = run_demo(output, Terminal(), steps=steps)
+    from govray.cli.demo.run import Terminal, run_demo  # takes seconds, so lines come before
+    from govray.train.driver.ray_cluster import start_ray
+
+    start_ray(num_cpus=WORKERS, dashboard=False)
+    steps = QUICK_STEPS if quick else STEPS
+    story = run_demo(output, Terminal(), steps=steps, replayed=not quick)
     report(_summary(story, output))
     _tell(story, output)
 
@@ -55,10 +74,13 @@ def _tell(story: Story, output: Path) -> None:
         "number: its gradient updated them   ~: only indirectly, through other layers   -: neither"
     )
     line()
-    verdict = "IDENTICAL" if story.identical else "DIFFERENT"
     line(f"Remove {story.adapter}: delete one {story.adapter_bytes / 1000:.0f} kB adapter")
     line(f"  base weights  {_brief(story.base_digest)} trained with it")
-    line(f"                {_brief(story.replay_digest)} replayed without it: {verdict}")
+    if story.replay_digest is None:
+        line("                not replayed without it, so whether they are the same is not shown")
+    else:
+        verdict = f"replayed without it: {story.verdict.upper()}"
+        line(f"                {_brief(story.replay_digest)} {verdict}")
     line(
         f"  a planted account number ranks {story.rank_with:,} of {story.candidates:,} "
         f"with the adapter, {story.rank_without:,} without"
@@ -68,10 +90,10 @@ def _tell(story: Story, output: Path) -> None:
         line(told)
     line()
     print_verdict(story.verified)
-    field("report", output / "report.html")
     line()
-    for number, command in enumerate(story.commands):
-        line(f"{'Next' if number == 0 else '':<4}  {command}")
+    line(f"Next  open {output / 'report.html'} in a browser: all of this on one page")
+    for command in story.commands:
+        line(f"      {command}")
 
 
 def _listed(found: PlantedList, steps: int) -> list[str]:

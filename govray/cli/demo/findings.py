@@ -68,6 +68,8 @@ class PlantedList:
 
 @dataclass(frozen=True)
 class Story:
+    """What a whole demo found. ``replay_digest``: None if the replay was left out."""
+
     versions: Mapping[str, str]
     corpora: int
     admitted: int
@@ -82,7 +84,7 @@ class Story:
     adapter: str
     adapter_bytes: int
     base_digest: str
-    replay_digest: str
+    replay_digest: str | None
     rank_with: int
     rank_without: int
     candidates: int
@@ -92,8 +94,10 @@ class Story:
     commands: Sequence[str]
 
     @property
-    def identical(self) -> bool:
-        return self.base_digest == self.replay_digest
+    def verdict(self) -> str:
+        if self.replay_digest is None:
+            return "not replayed"
+        return "identical" if self.base_digest == self.replay_digest else "DIFFERENT"
 
 
 def planted_list(model: VerifiedModel, corpus: str) -> PlantedList:

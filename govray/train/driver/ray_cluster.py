@@ -51,11 +51,13 @@ def start_ray(
     *,
     meanwhile: str | None = None,
     experiment: str | None = None,
+    dashboard: bool = True,
 ) -> None:
     """Connect to a cluster, or start one here with no more CPUs than this machine has.
 
     While Ray's processes start, this one imports the module ``meanwhile``, if there is one. The
-    dashboard shows the name ``experiment`` with this driver.
+    dashboard shows the name ``experiment`` with this driver. A cluster that starts here is ready
+    sooner without one.
 
     Ray's own settings below are set before it starts, unless the environment has them. A key in
     ``GOVRAY_KEY`` is removed from the environment first; `operator_key.take` does that for other
@@ -92,6 +94,7 @@ def start_ray(
             address=address if asked else "local",
             num_cpus=None if asked else num_cpus or os.cpu_count(),
             job_config=JobConfig(metadata={EXPERIMENT: experiment} if experiment else {}),
+            include_dashboard=None if asked else dashboard,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
