@@ -1,15 +1,15 @@
-"""The pictures of docs/pages.md. No test: nothing here runs unless it is asked for.
+"""The pictures of docs/pages.md: ``python -m tests.support.pictures govray-demo`` takes them all.
 
-``GOVRAY_DEMO=govray-demo python -m pytest tests/support/pictures.py``, with the folder of a
-finished demo. They are written to docs/pages. Those of runs, of a view and of the verification need
-no demo: ``-k of_``.
+The folder is that of a finished demo. No test: nothing here runs unless it is asked for.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from govray.governance.verify.verifier import verify
@@ -20,30 +20,23 @@ from tests.support.view_shelf import ViewShelf
 
 FOLDER = ROOT / "docs" / "pages"
 LARGEST = 150_000
+OF_ALL = ("overview", "memorization", "run", "was-this-used")
 OF_RUNS = ("runs", "comparison")
-LEFT_OUT = (
-    *("hostile", "model-version", "sign-in", "models", "ledgers", "experiments", "corpora"),
-    *("compare-choose", *OF_RUNS, "search", "experiments", "promote", "new"),
-)
+pytestmark = pytest.mark.story
 
 
 def test_pictures(tmp_path: Path) -> None:
     demo = Path(os.environ["GOVRAY_DEMO"])
     model = verify(demo / "model", trust_root=demo / "policies" / "root.json")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with (
-        sited(tmp_path, demo=demo, hostile_too=False) as site,
-        reading(site) as page,
-        reading(site, scheme="dark", width=390) as phone,
-    ):
-        wanted = paths(site) | {
+    with sited(tmp_path, demo=demo, hostile_too=False) as site, reading(site) as page:
+        wanted = {name: paths(site)[name] for name in OF_ALL} | {
             "model": f"/attestations/{model.digest.removeprefix('sha256:')}",
             "ledger": f"/ledgers/{model.attestation.run.id}",
             "corpus": "/corpora/acme-notes",
+            "policy": f"/policies/{model.policy.digest.removeprefix('sha256:')}",
         }
         for name, path in wanted.items():
-            if name.startswith(LEFT_OUT):
-                continue
             settled(page, site.open + path)
             if name == "memorization":
                 page.evaluate("document.querySelector('#memorization').scrollIntoView()")
@@ -51,10 +44,9 @@ def test_pictures(tmp_path: Path) -> None:
                 page.get_by_label("The whole text of the record").fill(RECORD)
                 page.get_by_role("button", name="Search").click()
                 expect(page.locator("#answer")).to_contain_text("checked here", timeout=30_000)
+            short = 700 if name == "memorization" else 900
+            page.set_viewport_size({"width": 1200, "height": short})
             page.screenshot(path=FOLDER / f"{name}.png")
-        settled(phone, site.open + wanted["model"])
-        phone.evaluate("document.querySelector('#heat').scrollIntoView()")
-        phone.screenshot(path=FOLDER / "phone.png")
     sizes()
 
 
@@ -72,7 +64,7 @@ def test_pictures_of_runs(tmp_path: Path) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with sited(tmp_path, hostile_too=False) as site, reading(site) as page:
         for name in OF_RUNS:
-            height = 1500 if name == "comparison" else 900  # down to what differs
+            height = 1400 if name == "comparison" else 900  # down to what differs
             page.set_viewport_size({"width": 1200, "height": height})
             settled(page, site.open + paths(site)[name])
             page.screenshot(path=FOLDER / f"{name}.png")
@@ -101,3 +93,9 @@ def test_picture_of_a_view(tmp_path: Path) -> None:
 def sizes() -> None:
     for picture in FOLDER.glob("*.png"):
         assert picture.stat().st_size <= LARGEST, picture
+
+
+if __name__ == "__main__":
+    os.environ |= {"GOVRAY_DEMO": str(Path(sys.argv[1]).absolute()), "GOVRAY_PICTURES": "yes"}
+    morning = ROOT / "tests" / "platform" / "service" / "test_morning.py"
+    sys.exit(pytest.main([__file__, str(morning), "--stories"]))
