@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlmodel import col
 
-from govray.governance.policy.depth_policy import Match, Policy, Profile
+from govray.governance.policy.depth_policy import Match, Policy, Profile, Rule
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
@@ -54,16 +54,13 @@ def of_policy(visit: VisitDep, digest: DigestPath) -> HTMLResponse:
 
 def _rules(policy: Policy) -> list[tuple[str, str, str, str, str]]:
     """Each rule: its name, what it matches, the profile, what this opens, and what a flag does."""
-    actions = policy.memorization.actions if policy.memorization else {}
     return [
         (
             rule.name,
             matched(rule.match),
             rule.profile,
             _opened(policy.profiles[rule.profile]),
-            _followed(actions[rule.name].action, actions[rule.name].fallback)
-            if rule.name in actions
-            else "",
+            _followed(policy, rule),
         )
         for rule in policy.rules
     ]
@@ -101,5 +98,14 @@ def _weights(layers: dict[str, float]) -> str:
     )
 
 
-def _followed(action: str, fallback: str | None) -> str:
-    return f"{action} to {fallback}" if fallback else action
+def _followed(policy: Policy, rule: Rule) -> str:
+    """What a flag does. By a rule that opens nothing, or is not watched, no class is measured."""
+    monitoring = policy.memorization
+    if monitoring is None or policy.profiles[rule.profile].is_empty:
+        return "–"
+    if not monitoring.watches([rule.name]):
+        return "–"
+    action = monitoring.actions.get(rule.name)
+    if action is None:
+        return "flag"
+    return f"{action.action} to {action.fallback}" if action.fallback else action.action
