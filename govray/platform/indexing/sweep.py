@@ -96,6 +96,9 @@ def _left(engine: Engine, storage: Place) -> list[str]:
     with Session(engine) as session:
         tasks = {f"{FOLDER}/{each}" for each in session.exec(over)}
         searches = {str(Path(each).parent) for each in session.exec(gone)} - {"."}
+    if not isinstance(storage, Path):  # where no run goes
+        here = {each.name for each in (storage / FOLDER).iterdir()} if tasks else set()
+        return sorted(below for below in tasks if Path(below).name in here)
     return sorted(
         below
         for below in tasks | searches
@@ -103,10 +106,8 @@ def _left(engine: Engine, storage: Place) -> list[str]:
     )
 
 
-def _there(storage: Place, below: str) -> bool:
+def _there(storage: Path, below: str) -> bool:
     """Whether a folder is there, or what a kill left of it."""
-    if not isinstance(storage, Path):
-        return bool((storage / below).walk_files(most=1))
     aside = (storage / below).with_name(f".{Path(below).name}.deleted")
     return os.path.lexists(storage / below) or os.path.lexists(aside)
 
