@@ -239,6 +239,7 @@ def test_a_service_with_a_storage_removes_what_was_deleted_by_command(
         "removed": [],
         "kept": {},
         "projects": [],
+        "left": [],
         "archives": [],
         "prepared": [],
         "unnamedStay": {},
