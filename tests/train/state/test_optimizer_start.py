@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from govray.cli import main
 from govray.engine.model.gpt import GPT
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.train.checkpoint import tensor_shards
 from govray.train.checkpoint.commit_folder import Committed, open_commit
 from govray.train.checkpoint.pins import read_pins
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.pretrained_start import OptimizerStart
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.state.optimizer_start import load_optimizer
@@ -29,10 +32,11 @@ from govray.train.state.snapshot import committed_folders, latest
 from govray.train.state.trained_model import OPTIMIZER
 from tests.support.deployment import POLICY, Deployment
 from tests.support.flipped import flip
+from tests.support.ranks import RankPool
 from tests.support.solo import run_here
 
-SHAPE = {"blocks": 2, "width": 32, "context": 32, "dropout": 0.1}
-ADAMW = {"lr": 1e-2, "clip_norm": None}
+SHAPE: dict[str, Any] = {"blocks": 2, "width": 32, "context": 32, "dropout": 0.1}
+ADAMW: dict[str, Any] = {"lr": 1e-2, "clip_norm": None}
 STEPS = 4
 
 
@@ -217,3 +221,27 @@ def test_a_changed_commit_is_refused(
         load_optimizer(network, optimizer, start)
     with pytest.raises(Refused, match="pretrained_optimizer"):
         train(here, max_steps=1, **after(first, pretrained_optimizer=str(copy)))
+
+
+def begun(start: OptimizerStart) -> dict[str, Tensor]:
+    """The state that a rank's rows of a sharded model begin with, gathered."""
+    network = GPT(vocabulary=257, **SHAPE)
+    tensor_shards.shard(network)
+    optimizer = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.95))
+    load_optimizer(network, optimizer, start)
+    return {
+        f"{key}/{name}": value.full_tensor() if isinstance(value, DTensor) else value
+        for name, parameter in network.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def test_ranks_that_share_a_model_begin_with_their_rows(
+    first: Path, second: Path, two_ranks: RankPool
+) -> None:
+    record = read_record(second)
+    assert record.start
+    kept = state(first)
+    for found in two_ranks.run(begun, record.start.optimizer):
+        assert found.keys() == {name for name in kept if "acme" not in name}
+        assert all(torch.equal(value, kept[name]) for name, value in found.items())
