@@ -30,7 +30,8 @@ MAX_PROMPT = 1 << 16
 SECONDS = 300.0
 """That one text takes at most."""
 
-RECORD = "results.json"
+RECORD = "_results.json"
+"""Readers of Parquet pass over a file whose name begins so."""
 _LIMITS = (
     "The job that wrote the answers wrote this, and nobody signed it. It binds the prompts and the "
     "files of answers to one attestation. It does not show that this model gave these answers."

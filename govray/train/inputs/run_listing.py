@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from govray.data.corpus import read_credentials
 from govray.errors import GovrayError, Refused
@@ -21,7 +24,7 @@ from govray.governance.submission.submission import Submission
 from govray.storage.place import Place, place
 from govray.train.experiment.import_path import import_named
 from govray.train.inputs import operator_key
-from govray.train.inputs.experiment_config import Experiment
+from govray.train.inputs.experiment_config import APART, Experiment
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.verified_inputs import read
 from govray.train.run_folder import events, stop_request
@@ -377,10 +380,17 @@ def _comparable(record: RunRecord) -> dict[str, object]:
         "batch plan": record.plan,
         "prepared data": record.manifest,
         "validation data": record.validation,
-        "settings": canonical_json.encode(dict(record.config)),
+        "settings": _settings(record.config),
         "pretrained start": record.start,
         _SOURCE: (source.module, source.digest) if source else None,
     }
+
+
+def _settings(config: Mapping[str, Any]) -> bytes:
+    """Those of an experiment, with a default for each field that its govray did not have yet."""
+    with suppress(ValidationError):
+        config = Experiment.model_validate(config).model_dump(mode="json", exclude=APART)
+    return canonical_json.encode(dict(config))
 
 
 def _payloads(envelopes: Mapping[str, bytes]) -> dict[str, str]:
