@@ -104,7 +104,7 @@ def _listed(found: PlantedList, steps: int) -> list[str]:
         f"the best known, the policy allows {found.allowed:g}"
     )
     if found.step is None:
-        return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
+        return [f"{found.corpus}: no evidence sufficed before step {steps}, the end: {known}"]
     where = f"only {', '.join(found.groups)}" if found.fallback else "nothing"
     told = [
         f"{found.corpus} was learnt by heart: from step {found.step} on its rows train {where}",

@@ -210,9 +210,9 @@ def experiment_of(output: Path, deployment: Deployment, steps: int) -> Experimen
             "data": {
                 "corpora": str(deployment.corpora),
                 "rows_per_step": {
-                    "everything": 8,
+                    "everything": 6,
                     "upper_half": 1,
-                    "lists": {"rows": 8, "every": 2},
+                    "lists": {"rows": 12, "every": 2},
                     "removable": 2,
                 },
                 "reserve": 0.5,  # of few pages enough on both sides; of the rest little is read
