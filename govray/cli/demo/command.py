@@ -35,7 +35,7 @@ def demo(
 ) -> None:
     """Train a small governed model of Python source here, and verify it.
 
-    Takes some minutes on 2 CPUs and needs no network. The output folder then holds a model, a
+    Takes two minutes on 2 quiet CPUs and needs no network. The output folder then holds a model, a
     report and everything they rest on.
     """
     from importlib.metadata import version
@@ -103,6 +103,8 @@ def _listed(found: PlantedList, steps: int) -> list[str]:
         f"its pages have at least {found.odds:.1f} times the odds of pages held back to be among "
         f"the best known, the policy allows {found.allowed:g}"
     )
+    if found.step is None and found.odds <= found.allowed:
+        return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
     if found.step is None:
         return [f"{found.corpus}: no evidence sufficed before step {steps}, the end: {known}"]
     where = f"only {', '.join(found.groups)}" if found.fallback else "nothing"
