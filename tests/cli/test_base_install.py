@@ -84,7 +84,7 @@ def test_it_signs_and_exports_and_a_verb_that_needs_an_extra_says_which(
 
 def test_the_wheel_carries_the_deployment_and_the_migrations(base: Path, tmp_path: Path) -> None:
     govray_base(base, "init", "deployment")
-    for name in ("cluster.yaml", "jobs/README.md", "policies/licences.yaml"):
+    for name in ("cluster.yaml", "jobs/README.md", "policies/README.md"):
         copied = tmp_path / "deployment" / name
         assert copied.read_bytes() == (ROOT / name).read_bytes()
 

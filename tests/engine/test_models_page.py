@@ -84,7 +84,7 @@ def test_two_towers_are_refused_as_shown_and_named_as_shown() -> None:
         layer_groups(TwoTowers())
     assert f"{refused.value}\n" == OUTPUTS[1]
 
-    _, _, attention, towers = blocks_of("yaml")
+    _, _, attention, _, towers = blocks_of("yaml")
     assert yaml.safe_load(attention) == {"data": {"attention": "record"}}
     shown = yaml.safe_load(towers)
     whole = yaml.safe_load((ROOT / "policies" / "licences.yaml").read_text())

@@ -61,6 +61,7 @@ class Deployment:
     at: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     policy_text: str = POLICY
     lifetime: timedelta = timedelta(days=2)
+    rooted: timedelta = timedelta(days=30)
     issued: datetime | None = None
     """What its credentials say of their issue."""
     generate: Callable[[], LocalSigner] = LocalSigner.generate
@@ -135,7 +136,7 @@ class Deployment:
         } | changes
 
     def _root(self) -> TrustRoot:
-        expires = format_time(self.at + max(self.lifetime, timedelta(days=30)))
+        expires = format_time(self.at + self.rooted)
 
         def authority(name: str, role: str, scope: tuple[Scope, ...] | None) -> Authority:
             return Authority(

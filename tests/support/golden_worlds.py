@@ -67,7 +67,8 @@ def write(folder: Path) -> None:
 
 def _stop() -> None:
     """A run in the current folder that was asked to stop, and did, after a commit."""
-    made = Deployment(Path(), lifetime=timedelta(days=36500), generate=lambda: OPERATOR)
+    long = timedelta(days=36500)
+    made = Deployment(Path(), lifetime=long, rooted=long, generate=lambda: OPERATOR)
     value = made.experiment(
         hyperparameters={"blocks": 2, "width": 8, "context": 32},
         max_steps=STEPS,

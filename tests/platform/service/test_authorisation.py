@@ -441,6 +441,8 @@ CASES = [
     get("/sign-in/callback", ALL, ok=(404,), open=True),
     get("/models", ALL),
     get("/versions", ALL),
+    get("/policies", ALL),
+    hidden("/policies/{digest}", ALL, "/policies/{policy}"),
     *(
         hidden(template, answered, template.format(model=model, version="1.0.0"))
         for template in ("/models/{model}", "/models/{model}/{version}")
