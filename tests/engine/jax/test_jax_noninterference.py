@@ -143,7 +143,7 @@ def in_each_process(rank: int, world: int) -> dict[str, object]:
     )
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            patch.setattr(domain_gradients, "_flat", no_memory)
+            patch.setattr(domain_gradients, "_row", no_memory)
         for place, loss_fn in {"sum": loss, "loss": no_loss if rank == 1 else loss}.items():
             try:
                 step(batch, loss_fn)
