@@ -31,7 +31,7 @@ from govray.platform.service.pages.charts.curves import (
     names_of,
 )
 from govray.platform.service.pages.rendering import digest, render
-from govray.platform.service.pages.shared_queries import signed_policy, version_href
+from govray.platform.service.pages.shared_queries import version_href
 from govray.platform.service.routes.policies import ChangeAnswer, difference, stack
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
@@ -40,6 +40,7 @@ from govray.platform.service.visible.visible_models import (
     find_policy,
     find_version,
     find_whole_attestation,
+    policy_document,
 )
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.tables import Attestation, Experiment, Run
@@ -84,10 +85,9 @@ def policy_differences(visit: Visit, sides: Sequence[tuple[str, Lineage | None]]
 def readable_policy(visit: Visit, digest: str) -> Policy | None:
     """The signed policy, if the index has it and the caller may read it."""
     try:
-        find_policy(visit.session, visit.caller, digest)
+        return policy_document(find_policy(visit.session, visit.caller, digest))
     except Problem:
         return None
-    return signed_policy(visit.session, digest)
 
 
 def _difference(

@@ -37,7 +37,6 @@ from govray.platform.service.pages.shared_queries import (
     attestation_href,
     linked_corpora,
     model_rows,
-    signed_policy,
     version_href,
     version_rows,
 )
@@ -53,7 +52,9 @@ from govray.platform.service.visible.visible_models import (
     find_attestation,
     find_lineage,
     find_model,
+    find_policy,
     find_version,
+    policy_document,
     reads_entries,
 )
 from govray.platform.service.visible.visible_runs import runs
@@ -176,7 +177,9 @@ def _page(
 ) -> HTMLResponse:
     document = find_lineage(visit.session, visit.caller, row, ("attestation", row.digest))
     whole = document.scope == "whole"
-    policy = signed_policy(visit.session, row.policy) if whole else None
+    policy = (
+        policy_document(find_policy(visit.session, visit.caller, row.policy)) if whole else None
+    )
     findings = findings_of(row.envelope)
     found = [each.corpus for each in document.corpora]
     categories = sorted({each.license_category for each in document.corpora})

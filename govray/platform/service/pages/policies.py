@@ -13,11 +13,12 @@ from govray.governance.policy.depth_policy import Match, Policy, Profile, Rule
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.pages.shared_queries import LATEST, signed_policy
+from govray.platform.service.pages.shared_queries import LATEST
 from govray.platform.service.visible.lookup import DigestPath
 from govray.platform.service.visible.visible_models import (
     find_policy,
     policies,
+    policy_document,
     whole_attestations,
 )
 from govray.platform.store import tables
@@ -36,8 +37,7 @@ def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
 @router.get("/policies/{digest}")
 def of_policy(visit: VisitDep, digest: DigestPath) -> HTMLResponse:
     row = find_policy(visit.session, visit.caller, digest)
-    document = signed_policy(visit.session, row.digest)
-    assert document is not None  # its row was found
+    document = policy_document(row)
     p, a = tables.Policy, tables.Attestation
     of_name = select(p).where(col(p.name) == row.name, policies(visit.caller))
     under = select(a).where(col(a.policy) == row.digest, whole_attestations(visit.caller))

@@ -7,11 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Row, func, select
-from sqlmodel import Session, col
+from sqlmodel import col
 
-from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.statement import read
-from govray.governance.policy.depth_policy import Policy
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Page
 from govray.platform.service.identity.visit import Visit
@@ -113,9 +110,3 @@ def linked_corpora(visit: Visit, names: Iterable[str]) -> frozenset[str]:
         col(tables.Corpus.name).in_(sorted(set(names))), own_corpora(visit.caller)
     )
     return frozenset(visit.session.execute(found).scalars())
-
-
-def signed_policy(session: Session, digest: str) -> Policy | None:
-    """The policy with this digest; it was verified before it was stored."""
-    row = session.get(tables.Policy, digest)
-    return read(Policy, Envelope.parse(row.envelope)).document if row else None

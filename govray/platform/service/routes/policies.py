@@ -14,8 +14,6 @@ from pydantic import BeforeValidator, Field
 from sqlalchemy import select
 
 from govray.errors import Malformed, Refused
-from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.statement import read
 from govray.governance.policy import lint
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Match
@@ -43,6 +41,7 @@ from govray.platform.service.visible.visible_models import (
     find_trust_root,
     find_whole_attestation,
     policies,
+    policy_document,
 )
 from govray.platform.store.lineage import decode
 from govray.platform.store.tables import Policy, TrustRoot
@@ -287,8 +286,7 @@ def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Respon
 
 
 def _policy(visit: Visit, digest: str) -> PolicyDocument:
-    data = find_policy(visit.session, visit.caller, digest).envelope
-    return read(PolicyDocument, Envelope.parse(data, where="policy"), where="policy").document
+    return policy_document(find_policy(visit.session, visit.caller, digest))
 
 
 def _groups(visit: Visit, policy: PolicyDocument, asked: ClassAsked) -> tuple[str, ...]:

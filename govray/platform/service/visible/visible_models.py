@@ -13,6 +13,9 @@ from sqlalchemy import ColumnElement, Row, select, true
 from sqlmodel import Session, col
 
 from govray.errors import UsageError
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.problems import not_allowed
 from govray.platform.service.identity.caller import Caller
@@ -174,6 +177,11 @@ find_whole_attestation = Finder(
 find_policy = Finder("policy", tables.Policy, "digest", policies)
 find_trust_root = Finder("trust root", tables.TrustRoot, "digest", trust_roots)
 find_ledger = Finder("ledger", tables.Ledger, "run", ledgers, "See the list of ledgers")
+
+
+def policy_document(row: tables.Policy) -> Policy:
+    """The signed policy of this row; it was verified before it was stored."""
+    return read(Policy, Envelope.parse(row.envelope, where="policy"), where="policy").document
 
 
 def find_version(session: Session, caller: Caller, model: str, version: str) -> tables.ModelVersion:
