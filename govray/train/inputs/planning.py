@@ -177,7 +177,7 @@ def refuse_short_data(plan: BatchPlan, *, endless: bool = False) -> None:
         f"the data end before the run: step {last} is the last with rows, and {steps - last - 1} "
         "steps would come after it",
         where=f"max_steps: {steps}",
-        do=f"Write max_steps: {last + 1}, or max_steps: data, which is as many; or epochs: "
+        do=f"Write max_steps: {last + 1}, or max_steps: data, which is as many; or data.epochs: "
         f"{enough}",
     )
 
