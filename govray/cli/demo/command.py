@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from govray.cli.demo.findings import PlantedList, Story, TokenGrid
 
 
-STEPS, QUICK_STEPS = 150, 40
+STEPS, QUICK_STEPS = 120, 30
 
 
 def demo(
@@ -52,10 +52,11 @@ def demo(
     )
     line("Trains one model so that each licence reaches only the layers its policy allows.")
     line()
-    from govray.cli.demo.run import Terminal, run_demo  # takes seconds, so lines come before
-    from govray.train.driver.ray_cluster import start_ray
+    from govray.train.driver.ray_cluster import start_ray  # takes seconds, so lines come before
 
-    start_ray(num_cpus=WORKERS, dashboard=False)
+    start_ray(num_cpus=WORKERS, dashboard=False, meanwhile="govray.cli.demo.run")
+    from govray.cli.demo.run import Terminal, run_demo
+
     steps = QUICK_STEPS if quick else STEPS
     story = run_demo(output, Terminal(), steps=steps, replayed=not quick)
     report(_summary(story, output))
