@@ -17,18 +17,15 @@ It also prints how well a rung predicts the end, by Spearman's rank correlation 
 And it prints the exposure of canaries in each search's result. The last line is one JSON object.
 
 ``--train 256`` made the curves; ``--again 7`` trains one of them anew and says how far it is off.
-``--populations 3`` trains three populations of eight instead (`benchmarks.search_population`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -40,11 +37,10 @@ from benchmarks.command import positive, run
 from benchmarks.expected_time import Spent, expected, speedup
 from benchmarks.memorization_data import library
 from benchmarks.search_cache import FILE, Cached
-from benchmarks.search_population import Controller
 from benchmarks.search_race import Reached, since
 from benchmarks.search_replay import ARMS, FORMS
 from benchmarks.search_trials import DIVISOR, Space, train
-from benchmarks.upsampling import TARGETS, TAU
+from benchmarks.upsampling import TARGETS
 from benchmarks.upsampling_trials import build
 from govray.errors import CouldNotCheck, UsageError
 
@@ -53,8 +49,6 @@ ORDERS = 100
 WORKERS = 4
 FULL_TRIALS = 64
 """Number of complete trials that the budget allows."""
-MEMBERS = 8
-"""Of a population."""
 SHARE = 0.03
 """Of all points: how many are good."""
 LIMIT_BITS = TARGETS["governed_exposure"][1]
@@ -69,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--curves", type=Path, default=FILE, help="the file of curves")
     parser.add_argument("--train", type=positive, metavar="COUNT", help="train into --curves")
     parser.add_argument("--again", type=int, metavar="NUMBER", help="train one curve anew")
-    parser.add_argument("--populations", type=positive, metavar="COUNT", help="train populations")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)  # models this small are slower on two
     if options.train:
@@ -81,9 +74,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     cached = search_cache.read(options.curves)
     if options.again is not None:
         print(json.dumps(again(cached, Space(), options.again)))
-        return
-    if options.populations:
-        print(json.dumps(populations(cached, Space(), options.populations)))
         return
     print(
         f"{search_replay.size(cached)} curves of seed {cached.seed}, rungs at {cached.rungs}; "
@@ -134,26 +124,6 @@ def again(cached: Cached, space: Space, number: int) -> dict[str, Any]:
         "number": number,
         "loss_off": max(_apart(a.loss, b.loss) for a, b in pairs),
         "memorization_off": max(_apart(a.memorization, b.memorization) for a, b in pairs),
-    }
-
-
-def populations(cached: Cached, space: Space, count: int) -> dict[str, Any]:
-    """Train populations: what each ends with, and what ASHA's target under the limit is."""
-    docstrings, _ = library()
-    data = build(space.sizes, cached.seed, docstrings)
-    logging.getLogger("ray.tune").setLevel(logging.WARNING)  # it tells of each exploit
-    found = []
-    for seed in range(1, count + 1):
-        controller = Controller(
-            space, data, seed=seed, members=MEMBERS, interval=cached.rungs[2], tau=TAU
-        )
-        found.append(asdict(controller.run()))
-        _say(f"population {seed} of {count}")
-    return {
-        "populations": found,
-        "members": MEMBERS,
-        "target": search_replay.target(cached, cached.tau, SHARE),
-        "tau": TAU,
     }
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.batch import Batch
-from benchmarks.methods.method import Method, OnGpu
+from benchmarks.methods.method import Method
 from benchmarks.workload import Workload
-from govray.engine.model.compiled_blocks import BACKEND, repeated_blocks
 
 
 class PlainDDP(Method):
@@ -34,12 +33,3 @@ class PlainDDP(Method):
         self.workload.losses(self._model, tensors).mean().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-class CompiledDDP(OnGpu, PlainDDP):
-    """The same with compiled blocks, beside which ``governed_compiled`` is to be seen."""
-
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(workload)
-        for block in repeated_blocks(self._model.module):
-            block.compile(dynamic=False, backend=BACKEND)

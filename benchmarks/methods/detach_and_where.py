@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +33,6 @@ from govray.governance.policy.route import Route
 class DetachAndWhere(MaskedForward):
     """Every layer group runs twice."""
 
-    spares_open_groups: ClassVar[bool] = False
-
     def build(self) -> tuple[nn.Module, Mapping[str, nn.Parameter]]:
         """Both parameters and adapter sit in one module, for DDP."""
         model = self.workload.build_model()
@@ -43,13 +40,7 @@ class DetachAndWhere(MaskedForward):
         lora = RowLora(model, ADAPTER_NAME, ADAPTER_RANK) if self.workload.adapter else None
         if lora:
             parameters |= lora.named_parameters()
-        return TwiceGPT(model, lora, self.workload.routes, self.spares_open_groups), parameters
-
-
-class DetachAndWhereSparing(DetachAndWhere):
-    """Groups that every row may update run once: the least that the idea needs."""
-
-    spares_open_groups = True
+        return TwiceGPT(model, lora, self.workload.routes), parameters
 
 
 class TwiceGPT(nn.Module):
@@ -59,23 +50,15 @@ class TwiceGPT(nn.Module):
         model: Its groups run one after another.
         lora: The adapter, if there is one.
         routes: Profile → route.
-        spares_open_groups: Run once what every profile may update.
     """
 
-    def __init__(
-        self,
-        model: GPT,
-        lora: RowLora | None,
-        routes: Mapping[str, Route],
-        spares_open_groups: bool,
-    ) -> None:
+    def __init__(self, model: GPT, lora: RowLora | None, routes: Mapping[str, Route]) -> None:
         super().__init__()
         self.model = model
         self._lora = lora
         # Registered here, so that DDP sees the adapter's parameters.
         self.adapter = nn.ParameterList(lora.named_parameters().values() if lora else ())
         self._routes = dict(routes)
-        self._spares_open_groups = spares_open_groups
 
     def forward(self, tokens: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """Logits of (rows, tokens)."""
@@ -91,8 +74,6 @@ class TwiceGPT(nn.Module):
         others = [p for p in self._routes if p not in permitting]
         with self._adapted(permitting, masks):
             live = module(inputs)
-        if self._spares_open_groups and not others:
-            return live
         frozen = {name: parameter.detach() for name, parameter in module.named_parameters()}
         with self._adapted(others, masks):
             detached = functional_call(module, frozen, (inputs,))

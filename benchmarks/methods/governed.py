@@ -6,8 +6,7 @@ samples gradient norms. ``GovernedSampled`` samples at every step, so that the c
 and spread over fifty.
 
 ``GovernedSliced`` shares passes between streams wherever it can, whatever the planner estimates.
-``GovernedGraphs`` launches passes as CUDA graphs, ``GovernedCompiled`` runs blocks as graphs of
-``torch.compile``; both on a GPU alone.
+``GovernedGraphs`` launches passes as CUDA graphs, on a GPU alone.
 """
 
 from __future__ import annotations
@@ -128,12 +127,6 @@ class GovernedSlicedGraphs(OnGpu, GovernedSliced):
     """Sliced passes wherever rows can share one, launched as CUDA graphs."""
 
     chosen = GovernedGraphs.chosen
-
-
-class GovernedCompiled(OnGpu, Governed):
-    """The same, blocks compiled: on a CPU that alone takes minutes."""
-
-    chosen = MappingProxyType({"compile": True})
 
 
 @contextmanager

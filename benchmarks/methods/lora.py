@@ -6,7 +6,7 @@ layer's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from benchmarks.cases import SEED
 from govray.engine.model.adapters import ALPHA_PER_RANK, adapted_layers, first_weight
-
-Pair = tuple[Tensor, Tensor]
 
 
 class RowLora:
@@ -39,7 +37,6 @@ class RowLora:
             b = weight.new_zeros(layer.out_features, rank)
             self.pairs[fqn] = nn.Parameter(a.to(weight.device)), nn.Parameter(b)
             layer.register_forward_hook(self._hook(fqn))
-        self._active: Mapping[str, Pair] | None = None
         self._mask: Tensor | None = None
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
@@ -50,40 +47,21 @@ class RowLora:
             for part, parameter in zip(("lora_A", "lora_B"), pair, strict=True)
         }
 
-    def as_pairs(self, parameters: Mapping[str, Tensor]) -> dict[str, Pair]:
-        """Layer → (A, B), from tensors by the engine's names."""
-        return {
-            fqn: (
-                parameters[f"{self._prefix}{fqn}.lora_A.weight"],
-                parameters[f"{self._prefix}{fqn}.lora_B.weight"],
-            )
-            for fqn in self.pairs
-        }
-
     @contextmanager
-    def active(
-        self, mask: Tensor | None = None, pairs: Mapping[str, Pair] | None = None
-    ) -> Iterator[None]:
-        """Add the adapter to the rows where ``mask`` (rows,) is true, or to all of them.
-
-        Args:
-            mask: Which rows read the adapter.
-            pairs: Stand-ins for the adapter's own tensors.
-        """
-        self._active, self._mask = self.pairs if pairs is None else pairs, mask
+    def active(self, mask: Tensor) -> Iterator[None]:
+        """Add the adapter to the rows where ``mask`` (rows,) is true."""
+        self._mask = mask
         try:
             yield
         finally:
-            self._active = self._mask = None
+            self._mask = None
 
     def _hook(self, fqn: str) -> Callable[..., Tensor | None]:
         def add(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            if self._active is None:
+            if self._mask is None:
                 return None
-            a, b = self._active[fqn]
+            a, b = self.pairs[fqn]
             added = F.linear(ALPHA_PER_RANK * F.linear(args[0], a), b)
-            if self._mask is not None:
-                added = torch.where(self._mask.view(-1, 1, 1), added, 0.0)
-            return output + added
+            return output + torch.where(self._mask.view(-1, 1, 1), added, 0.0)
 
         return add

@@ -130,7 +130,6 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         pytest.param("slicing", "--quick --pairs 1 --streams 3", marks=pytest.mark.story),
         ("startup_trial", "--steps 3 --shapes cpu"),
         ("step", "--quick --cases allow_all --methods governed --pairs 1 --no-memory"),
-        ("step_parts", "--quick --steps 1"),
         pytest.param("upsampling", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("memorization", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("layer_entropy", "--quick --seeds 1", marks=pytest.mark.story),
@@ -152,7 +151,6 @@ def with_rank(function: Callable[..., Any], *args: Any) -> Any:
     ("name", "words"),
     [
         pytest.param("architectures", "--listed mixtral,olmo", marks=pytest.mark.story),
-        pytest.param("sharded_commit", "--quick --pairs 1", marks=pytest.mark.story),
         pytest.param("streams", "--quick --adapters 3 --pairs 1", marks=pytest.mark.story),
         pytest.param("sharded_llama", "--quick", marks=pytest.mark.story),
     ],
