@@ -124,7 +124,6 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
             "near_copies", "--records 300 --questions 16 --no-ray", marks=pytest.mark.story
         ),
         ("recovery", "--quick"),
-        pytest.param("scaling", "--quick", marks=pytest.mark.story),
         pytest.param("search", "--orders 2", marks=pytest.mark.story),
         ("sizes", "--step 300 --appends 5 --sizes 100 --runs 1 --no-corpora"),
         pytest.param("slicing", "--quick --pairs 1 --streams 3", marks=pytest.mark.story),
