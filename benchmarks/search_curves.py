@@ -26,8 +26,6 @@ from govray.engine.memorization.scores import score_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import loss
 from govray.governance.record.e_process import least_odds
-from govray.tune.objective import TrialReport, report
-from govray.tune.points import Point
 
 
 @dataclass(frozen=True)
@@ -100,37 +98,6 @@ class Curve:
             clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.steps += 1
-
-
-class Curves:
-    """The curves of one space and seed, by point.
-
-    Args:
-        make: A point's curve, untrained, the same each time.
-    """
-
-    def __init__(self, make: Callable[[Point], Curve]) -> None:
-        self._make = make
-        self._curves: dict[str, Curve] = {}
-
-    def report(self, point: Point, step: int, tau: float) -> TrialReport:
-        """The report of the point's trial after ``step`` steps, under the limit ``tau``."""
-        value, memorization = self._curve(point).measured(step)
-        return report(step=step, value=value, memorization=memorization, tau=tau)
-
-    def model(self, point: Point, step: int) -> nn.Module:
-        """The trial's model after ``step`` steps; trained again if it has gone further."""
-        curve = self._curve(point)
-        if curve.steps != step:
-            curve = self._make(point)
-            curve.train(step)
-        return curve.model
-
-    def _curve(self, point: Point) -> Curve:
-        key = repr(sorted(point.items()))
-        if key not in self._curves:
-            self._curves[key] = self._make(point)
-        return self._curves[key]
 
 
 def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:

@@ -18,7 +18,6 @@ from typing import Protocol
 
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from govray.tune.dry_run import trials_ending
 from govray.tune.objective import TrialReport, conclude
 from govray.tune.points import Point
 from govray.tune.recipe import TIME
@@ -26,9 +25,7 @@ from govray.tune.successive_halving import (
     Action,
     AsynchronousHalving,
     Bracket,
-    Mode,
     TrialDecision,
-    adaptive,
 )
 
 
@@ -145,34 +142,6 @@ class Halving:
         self._promoted += [each.trial for each in decisions if each.action is Action.RESUME]
 
 
-def ladders(
-    steps: int, *, full_trials: int, divisor: int, rungs: int, mode: Mode = "standard"
-) -> tuple[Bracket, ...]:
-    """The brackets with the most trials that a budget allows, as planned.
-
-    Args:
-        steps: Of a trial that runs to its end.
-        full_trials: Number of complete trials that the budget allows.
-        divisor: One trial in this many goes on.
-        rungs: Most rungs of a bracket.
-        mode: How early the brackets stop trials.
-    """
-    found: tuple[Bracket, ...] = ()
-    for trials in range(1, full_trials * divisor**rungs):
-        brackets = adaptive(
-            max_trials=trials,
-            max_time=steps,
-            divisor=divisor,
-            max_rungs=rungs,
-            mode=mode,
-        )
-        planned = sum(step * count for step, count in trials_ending(brackets, divisor).items())
-        if planned > full_trials * steps:
-            break
-        found = brackets
-    return found
-
-
 def race(
     method: Method,
     point: Callable[[int], Point],
@@ -219,20 +188,6 @@ def since(found: Sequence[Reached], target: float) -> Reached:
     """
     above = [place for place, each in enumerate(found) if each.loss > target]
     return found[above[-1] + 1 if above else 0]
-
-
-def last_reports(
-    method: Method,
-    point: Callable[[int], Point],
-    report: Callable[[Point, int], TrialReport],
-    *,
-    workers: int,
-    reports: Sequence[int],
-    budget: int,
-) -> dict[str, TrialReport]:
-    """Run a search, with the arguments of `race`. Returns each trial's last report."""
-    events = _events(method, point, report, workers, reports, budget)
-    return {name: said for *_, name, said in events}
 
 
 def _events(

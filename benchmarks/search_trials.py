@@ -48,7 +48,6 @@ RANKED_RUNGS = 2
 def _sizes() -> Recipe:
     return Recipe(
         steps=1024,
-        every=4,
         rows=8,
         canaries=64,
         upsampling=(1, 2, 3, 4, 64),

@@ -1,4 +1,4 @@
-"""The space of the upsampling benchmark: how often a trial repeats a restricted corpus.
+"""Trials that differ in how often they repeat a restricted corpus.
 
 There are two corpora of docstrings from the standard library. Each row of the ``restricted`` one
 begins with a canary of its own: an owner and eight digits. A complete trial reads each of them 1 to
@@ -22,14 +22,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-import torch
 from torch import nn
 
 from benchmarks.memorization_data import (
     DIGITS,
     OWNER,
     SPACE,
-    VOCABULARY,
     Row,
     canary_tokens,
     candidates,
@@ -37,11 +35,9 @@ from benchmarks.memorization_data import (
     shuffled,
     too_few,
 )
-from benchmarks.search_curves import Curve, Sides
+from benchmarks.search_curves import Sides
 from govray.engine.memorization import exposure
-from govray.engine.model.gpt import GPT
 from govray.tune.points import Point
-from govray.tune.space import Choice, Dimension, Log
 
 RATE = "optimizer.lr"
 WIDTH = "hyperparameters.width"
@@ -56,7 +52,6 @@ class Recipe:
 
     Attributes:
         steps: Of a trial that runs to its end.
-        every: Steps between two reports.
         rows: Of a step, both corpora together.
         canaries: Rows of the restricted corpus; as many are held back.
         upsampling: How often a trial may read them.
@@ -66,32 +61,20 @@ class Recipe:
         blocks, widths, context: Of the model; a point has one of the widths.
         rates: The lowest and the highest learning rate.
         candidates: Other digit strings from which a canary's rank is estimated.
-        full_trials: A search is planned to take as many steps as this many complete trials.
     """
 
-    steps: int = 648
-    every: int = 72
-    rows: int = 16
-    canaries: int = 64
-    upsampling: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    validation: int = 96
-    near_duplicates: int = 72
-    test: int = 512
-    blocks: int = 2
-    widths: tuple[int, ...] = (48, 64, 96)
-    context: int = 32
-    rates: tuple[float, float] = (5e-4, 2e-2)
-    candidates: int = 256
-    full_trials: int = 14
-
-    @property
-    def space(self) -> dict[str, Dimension]:
-        """What varies."""
-        return {
-            RATE: Log(log=self.rates),
-            WIDTH: Choice(choice=self.widths),
-            UPSAMPLING: Choice(choice=self.upsampling),
-        }
+    steps: int
+    rows: int
+    canaries: int
+    upsampling: tuple[int, ...]
+    validation: int
+    near_duplicates: int
+    test: int
+    blocks: int
+    widths: tuple[int, ...]
+    context: int
+    rates: tuple[float, float]
+    candidates: int
 
 
 @dataclass(frozen=True)
@@ -182,17 +165,6 @@ def reading(recipe: Recipe, data: Data, point: Point, seed: int) -> Callable[[],
 def sides(data: Data) -> Sides:
     """What a trial is measured on."""
     return Sides(data.validation, tuple(data.restricted.values()), tuple(data.held_back.values()))
-
-
-def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
-    """A point's trial, untrained."""
-    torch.manual_seed(seed)
-    model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=point[RATE], betas=(0.9, 0.95), weight_decay=0.01
-    )
-    reports = range(recipe.every, recipe.steps + 1, recipe.every)
-    return Curve(model, optimizer, reading(recipe, data, point, seed), sides(data), reports)
 
 
 def mean_exposure(recipe: Recipe, model: nn.Module, canaries: Iterable[str], seed: int) -> float:

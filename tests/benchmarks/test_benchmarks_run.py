@@ -24,7 +24,6 @@ from benchmarks import (
     recovery,
     sizes,
     startup_trial,
-    upsampling,
 )
 from benchmarks.command import run
 from benchmarks.memorization_data import STDLIB, library
@@ -57,7 +56,7 @@ def texts(few: Path) -> Texts:
 @pytest.fixture(autouse=True)
 def small(few: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Little text, one thread, phases in this process, and runs that are pretended."""
-    for module in (layer_entropy, memorization, memorization_kinds, upsampling):
+    for module in (layer_entropy, memorization, memorization_kinds):
         monkeypatch.setattr(module, "library", lambda: texts)
     installed = [
         SourceCorpus(name, "PSF-2.0", "", tuple((p.name, p) for p in (few / name).rglob("*.py")))
@@ -129,7 +128,6 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         pytest.param("slicing", "--quick --pairs 1 --streams 3", marks=pytest.mark.story),
         ("startup_trial", "--steps 3 --shapes cpu"),
         ("step", "--quick --cases allow_all --methods governed --pairs 1 --no-memory"),
-        pytest.param("upsampling", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("memorization", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("layer_entropy", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("null", "--runs 1 --power-runs 1", marks=pytest.mark.story),
