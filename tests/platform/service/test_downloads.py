@@ -1,4 +1,4 @@
-"""Files of a run: whole or refused, for whom the listings are, and harmless in a spreadsheet."""
+"""Files of a run: whole or refused, and harmless in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -128,11 +128,3 @@ def test_more_than_a_file_holds_is_refused_and_not_cut(
     assert answer.status_code == 422
     assert "page by page" in answer.json()["do"]
     assert client.get("/v1/runs/t/metrics.csv?group=own").status_code == 200
-
-
-def test_they_are_for_whom_the_listing_is(kept: Service) -> None:
-    for kind in ("admin", "engineer", "auditor", "supplier", "public", "revoked"):
-        client = kept.client(kind)
-        listing = client.get("/v1/runs/t/metrics").status_code
-        assert client.get("/v1/runs/t/metrics.csv").status_code == listing, kind
-    assert kept.client("admin").get("/v1/runs/none/metrics.csv").status_code == 404

@@ -45,8 +45,6 @@ def test_the_shipped_experiment_is_valid() -> None:
             "num_workers: the least comes first: [2, 4]",
         ),
         ({"resources": {"num_workers": 0}}, "a whole number from 1, or [least, most]"),
-        ({"resources": {"num_workers": [1, 2, 3]}}, "a whole number from 1, or [least, most]"),
-        ({"resources": {"num_workers": [1.5, 2]}}, "a whole number from 1, or [least, most]"),
         ({"resources": {"num_workers": True}}, "a whole number from 1, or [least, most]"),
         (
             {"resources": {"memory": "8 gigs"}},

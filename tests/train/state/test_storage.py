@@ -305,7 +305,6 @@ def test_two_runs_of_one_name_do_not_meet(tmp_path: Path, bucket: str) -> None:
 
 def test_deleting_leaves_no_object_of_the_commit(remote: Path) -> None:
     trained(remote, 1)
-    commit_of(remote, 1)
     garbage_collection.commit_folder.remove(commit_of(remote, 1))
     assert objects(remote) == {"run.json"}
 
