@@ -5,7 +5,8 @@ lines that look like ours. Whatever writes to a terminal or a log puts such text
 `printable` first; `GovrayError` does so itself.
 
 Private keys are told by how they begin, in PEM or DER and their hexadecimal and base64 forms. What
-follows such a beginning is left out. A bare 32-byte seed looks like any digest and isn't seen.
+follows such a beginning is left out. A bare 32-byte seed looks like any digest and isn't seen. A
+file holds a key only where such a beginning goes on: a text may say how keys begin.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ _BLANKS = re.compile(" {41,}")
 _LOOKS_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 # Byte sequences with which private keys begin, and nothing else that is written down does.
-_BEGINNINGS = (
-    b"PRIVATE KEY-----",
+_DER = (
     bytes.fromhex("020100300506032b6570"),  # PKCS #8 (RFC 5958), Ed25519
     bytes.fromhex("020101300506032b6570"),  # the same with its public key
     bytes.fromhex("020100301306072a8648ce3d0201"),  # PKCS #8, P-256
@@ -33,8 +33,9 @@ _BEGINNINGS = (
     bytes.fromhex("020100300d06092a864886f70d010101"),  # PKCS #8, RSA
     bytes.fromhex("307702010104"),  # RFC 5915, P-256
     bytes.fromhex("06092a864886f70d01050d"),  # PKCS #8, encrypted
-    b"openssh-key-v1",
+    b"openssh-key-v1\0",
 )
+_BEGINNINGS = (b"PRIVATE KEY-----", *_DER)
 
 
 def printable(text: str) -> str:
@@ -79,8 +80,8 @@ def without_keys(text: str) -> str:
 
 
 def holds_key(data: bytes) -> bool:
-    """Whether a private key begins in ``data``."""
-    return any(each in data for each in _BEGINNINGS) or bool(_KEY.search(data.decode("latin-1")))
+    """Whether a private key begins in ``data``, and goes on."""
+    return any(each in data for each in _DER) or bool(_WHOLE_KEY.search(data.decode("latin-1")))
 
 
 def _indented(text: str) -> str:
@@ -117,12 +118,11 @@ def _spellings(beginning: bytes) -> Iterator[str]:
         yield re.escape(sure.translate(str.maketrans("+/", "-_")))
 
 
-_KEY = re.compile(
-    "|".join(
-        [
-            "-----BEGIN [A-Z0-9 ]*PRIVATE KEY",
-            "PRIVATE KEY-----",
-            *dict.fromkeys(each for b in _BEGINNINGS for each in _spellings(b)),
-        ]
-    )
+_SPELT = "|".join(dict.fromkeys(each for b in _BEGINNINGS for each in _spellings(b)))
+_KEY = re.compile(f"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PRIVATE KEY-----|{_SPELT}")
+# PEM may have lines such as "Proc-Type: 4,ENCRYPTED" before its body; JSON spells line breaks.
+_WHOLE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
+    r"(?:\s|\\[nr]|[A-Za-z-]+: [^\n\\]*(?:\n|\\n))*[A-Za-z0-9+/]{20}"
+    f"|(?:{_SPELT})[A-Za-z0-9+/_-]{{16}}"
 )

@@ -21,7 +21,7 @@ from typing import Any
 
 from govray.errors import UsageError
 from govray.platform.tasks.task_file import NotebookTask, ShellTask, TensorBoardTask, Watched
-from govray.printable import holds_key
+from govray.printable import without_keys
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 
@@ -134,7 +134,7 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in environment.items()
         if name not in ("GOVRAY_KEY", "JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE")
-        and not holds_key(value.encode(errors="surrogateescape"))
+        and value == without_keys(value)
     }
 
 

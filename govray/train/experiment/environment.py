@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from govray.printable import holds_key
+from govray.printable import without_keys
 from govray.train.experiment.sections import DiskPath, Section
 
 LONGEST_VALUE = 4096
@@ -40,7 +40,7 @@ _SECRET_VALUES = re.compile(
 
 def looks_secret(value: str) -> bool:
     """Whether a text is, or holds, what a key, token or password looks like."""
-    return holds_key(value.encode()) or bool(_SECRET_VALUES.search(value))
+    return value != without_keys(value) or bool(_SECRET_VALUES.search(value))
 
 
 def _check_image(value: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -14,10 +17,12 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from govray import printable
 from govray.errors import Refused
 from govray.train.driver.submit import refuse_keys, submit
 
 KEY = Ed25519PrivateKey.generate()
+ELLIPTIC = generate_private_key(SECP384R1())
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -27,23 +32,33 @@ def written(folder: Path, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("encoding", [Encoding.PEM, Encoding.DER])
-@pytest.mark.parametrize("protection", [NoEncryption(), BestAvailableEncryption(b"password")])
-def test_a_folder_with_a_key_is_not_sent(
-    tmp_path: Path, encoding: Encoding, protection: NoEncryption | BestAvailableEncryption
-) -> None:
-    key = written(tmp_path, KEY.private_bytes(encoding, PrivateFormat.PKCS8, protection))
+LOCKED = BestAvailableEncryption(b"password")
+FORMS = [
+    KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, LOCKED),
+    KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+    KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, LOCKED),
+    KEY.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+    ELLIPTIC.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, LOCKED),
+]
+
+
+@pytest.mark.parametrize("form", [*FORMS, b64encode(FORMS[0]), FORMS[2].hex().encode()])
+def test_a_folder_with_a_key_is_not_sent(tmp_path: Path, form: bytes) -> None:
+    key = written(tmp_path, form)
     with pytest.raises(Refused, match="a private key lies in the folder") as refused:
         refuse_keys(tmp_path)
     assert refused.value.where == str(key)
 
 
 def test_a_folder_without_one_is(tmp_path: Path) -> None:
-    """The control: a public key, a large file, and what is no file are no keys."""
+    """The control: a public key, a large file, what is no file, and how keys begin are no keys."""
     public = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     written(tmp_path, public)
     (tmp_path / "weights").write_bytes(bytes(1 << 20))
     (tmp_path / "nothing").symlink_to(tmp_path / "absent")
+    shutil.copy(printable.__file__, tmp_path)
+    (tmp_path / "README").write_text("It begins '-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQ', then …")
     refuse_keys(tmp_path)
 
 
