@@ -24,6 +24,7 @@ Weights that a training loop loads without declaring them are not found.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -64,9 +65,9 @@ _SHARDS = "model-*-of-*.safetensors"
 def find_weights(path: Path) -> list[Path]:
     """The weight files at a path. ``path``: a ``.safetensors`` file; or a folder with
     ``model.safetensors``, or else with the shards ``model-*-of-*.safetensors``."""
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path's, False of any name that the system refuses
         found = [path] if path.suffix == ".safetensors" else []
-    elif path.is_dir():
+    elif os.path.isdir(path):
         whole = path / model_folder.WEIGHTS
         found = [whole] if whole.is_file() else sorted(path.glob(_SHARDS))
     else:

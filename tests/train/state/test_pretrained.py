@@ -216,6 +216,13 @@ def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: b
         load_start(model, start)
 
 
+@pytest.mark.parametrize("name", ["nothing", "x" * 400])
+def test_a_name_of_no_weights_is_refused_by_what_names_it(name: str) -> None:
+    with pytest.raises(UsageError, match="no such file or folder") as refused:
+        find_weights(Path(name))
+    assert refused.value.where == f"pretrained {name}"
+
+
 def _overtaken(folder: str) -> str:
     """What a rank says of weights that rank 0 changes after all have looked at them."""
     path = Path(folder) / model_folder.WEIGHTS
