@@ -118,8 +118,8 @@ def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> 
     assert _listed(calm, 30)[0].startswith("beta was not learnt by heart in 30 steps: ")
     late = replace(calm, odds=8.4)
     page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=late))
-    assert "No evidence sufficed before step 30" in page
-    assert _listed(late, 30)[0].startswith("beta: no evidence sufficed before step 30")
+    assert "too little evidence to stop it before the run ended at step 30" in page
+    assert _listed(late, 30)[0].startswith("beta: too little evidence to stop it before step 30")
     unmeasured = PlantedList("beta", None, None, (), None, None, 2.0)
     assert _listed(unmeasured, 30) == [
         "beta: 30 steps are too few to measure what was learnt by heart"

@@ -107,7 +107,8 @@ def _listed(found: PlantedList, steps: int) -> list[str]:
     if found.step is None and found.odds <= found.allowed:
         return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
     if found.step is None:
-        return [f"{found.corpus}: no evidence sufficed before step {steps}, the end: {known}"]
+        too_late = f"too little evidence to stop it before step {steps}, the end"
+        return [f"{found.corpus}: {too_late}: {known}"]
     where = f"only {', '.join(found.groups)}" if found.fallback else "nothing"
     told = [
         f"{found.corpus} was learnt by heart: from step {found.step} on its rows train {where}",
