@@ -118,7 +118,7 @@ _OS_ADVICE = {
 
 def _without_long_words(error: typer.TyperException) -> str:
     """What is wrong with the command line, without words that could be part of a key."""
-    said: str = error.format_message()
+    said: str = error.format_message().replace(" Value error, ", " ")
     words = re.split(r"[\s'\"()]+", said)
     if any(len(word) > _LONG and not os.path.lexists(word) for word in words):
         return "the command line has an unexpected long word, which is not repeated here"

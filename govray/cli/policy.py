@@ -417,7 +417,7 @@ def _class(
             raise UsageError(
                 f"the licence category does not follow from {license!r}",
                 where="--license-category",
-                do="State it: whoever issues a LicenseRef knows its terms.",
+                do="State it: the issuer of a LicenseRef knows its terms.",
             )
         fields = {
             "corpus": corpus,

@@ -241,7 +241,7 @@ def unsigned_credential(
         raise UsageError(
             f"the licence category does not follow from {license!r}",
             where=built.name,
-            do="State it: " + ", ".join(spdx.LICENSE_CATEGORIES) + ".",
+            do=f"Say --license-category: {', '.join(spdx.LICENSE_CATEGORIES)}.",
         )
     fields = {
         "schema_version": "v1",

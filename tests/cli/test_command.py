@@ -47,7 +47,7 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
         (["keys"], "Missing command"),
         (["show"], "Missing argument"),
         (["schema", "credental"], "'credential'"),
-        (["keys", "new", "k", "--algorithm", "rsa"], "ecdsa-p256"),
+        (["keys", "new", "k", "--algorithm", "rsa"], "'--algorithm': 'rsa' is not one of"),
         (["show", "missing.json"], "missing.json: no such file"),
         (["show", "."], "model folder"),
         (["sign", "."], "this is a folder"),

@@ -161,6 +161,9 @@ def closest(name: str) -> str | None:
     A suggestion for people; nothing is decided by it."""
     licenses = [key for key, entry in _spdx().items() if entry.is_license]
     spelt = re.sub(r"[\s_,]+", "-", name.strip().lower())[:_MAX_SUGGESTED]
+    versions = [key for key in licenses if key.startswith(f"{spelt}-")]
+    if len(versions) == 1:
+        return _spdx()[versions[0]].key
     # Of three letters, two that changed places leave two thirds alike.
     found = nearest(spelt, licenses, cutoff=0.75 if len(spelt) > 4 else 0.65)
     return _spdx()[found].key if found else None

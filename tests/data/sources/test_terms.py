@@ -47,6 +47,7 @@ def test_a_word_that_means_one_licence_is_read(word: str, license: str) -> None:
     [
         ("Apache-2", "no known licence", "Apache-2.0"),
         ("MTI", "no known licence", "MIT"),
+        ("PSF", "no known licence", "PSF-2.0"),
         ("CC BY-SA 4.0", "no SPDX expression", "CC-BY-SA-4.0"),
         ("gpl 3.0 only", "no SPDX expression", "GPL-3.0-only"),
         ("BSD License", "a name of several licences: 0BSD, BSD-2-Clause", None),
