@@ -459,6 +459,10 @@ def open_record(
         field("equal", f"{len(places)} records have these bytes; this opens the first")
     line()
     line("With this file anyone can show that the record is in the corpus.")
+    line(
+        f"Next  govray trace {quote(str(record))} --model MODEL --trust-root ROOT "
+        f"--opening {quote(str(out))}"
+    )
 
 
 def _credential_of(folder: Path) -> Credential:

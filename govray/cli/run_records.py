@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from govray.cli import user_files
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 from govray.storage.place import Place, place
 from govray.storage.regular_file import read_regular
@@ -34,12 +37,11 @@ def given_records(folder: Place) -> ReadPart:
 
 
 def run_records(model: Place) -> ReadPart | None:
-    """Reads the records of the run that a model lies in; None if its prepared folder is gone.
+    """Reads the records of the run that made a model; None if its prepared folder is gone.
     ``model``: the model folder, or a path in it."""
-    from govray.governance.attestation.model_folder import find_model
     from govray.governance.formats import canonical_json
 
-    run = (find_model(model) or model).resolve().parent
+    run = _run_of(model)
     record = run / "record" / "run.json"
     try:
         from govray.data.records_file import find_prepared, reader
@@ -52,13 +54,27 @@ def run_records(model: Place) -> ReadPart | None:
 
 
 def run_corpora(model: Place) -> Place | None:
-    """The corpora of the run whose folder the model lies in, as its record names them."""
+    """The corpora of the run that made the model, as its record names them."""
     from govray.governance.formats import canonical_json
 
-    record = model.resolve().parent / "record" / "run.json"
+    record = _run_of(model) / "record" / "run.json"
     try:
         summary: Any = canonical_json.parse_canonical(read_regular(record), where=str(record))
         folder = place(summary["experiment"]["data"]["corpora"])
         return folder if folder.is_dir() else None
     except (OSError, GovrayError, KeyError, TypeError, ValueError):
         return None
+
+
+def _run_of(model: Place) -> Place:
+    """The run that a model lies in; or of ``runs`` beside the model the one that it names.
+    Nothing is verified: what is found there has to be what the model's manifest states."""
+    from govray.governance.attestation.model_attestation import Attestation
+    from govray.governance.attestation.model_folder import ATTESTATION, find_model
+
+    folder = (find_model(model) or model).resolve()
+    if isinstance(folder, Path) and not (folder.parent / "record").is_dir():
+        with suppress(GovrayError):
+            made_by = user_files.document(Attestation, folder / ATTESTATION).run.id
+            return folder.parent / "runs" / made_by
+    return folder.parent

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,6 +126,12 @@ def trace(
     for name, why in searched.missing.items():
         line(f"Near copies were not looked for in {name}: {why}")
     line("Data that was never presented to govray would not show here.")
+    for each in sightings[:1]:
+        if folder is not None and not each.planted:
+            line()
+            line("Next  write a proof of it, which others can check without the corpus:")
+            corpus = quote(str(folder / each.corpus))
+            line(f"      govray corpus open {corpus} {quote(str(path))} --out OPENING")
 
 
 def _tell_opened(
@@ -260,8 +267,8 @@ def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
         field("record", f"sha256:{each.sha256}")
         field(
             "overlap",
-            f"{each.overlap:.0%} of the shorter one's word sequences ({each.shared:,}); "
-            f"Jaccard {each.jaccard:.2f}, passages about {each.estimated:.2f}",
+            f"{each.overlap:.0%} of the shorter text's sequences of five words ({each.shared:,}), "
+            f"{each.jaccard:.0%} of both texts'",
         )
         _tell(sighting(model, each.corpus, each.record))
 

@@ -47,8 +47,20 @@ def read(path: Path) -> bytes:
 
 def read_signed(path: Path) -> bytes:
     """The bytes of a file that holds a signed document, as `read` gives them. Raises `UsageError`:
-    as `read`; or it is the YAML that a document is made of."""
+    as `read`; or it is the YAML that a document is made of, an opening or a view."""
     data = read(path)
+    if data.startswith(b'{"corpus":') and b'"opening":' in data:
+        raise UsageError(
+            "this opens one record of a corpus, and is not signed",
+            where=str(path),
+            do="Check it: govray trace FILE --model MODEL --trust-root ROOT --opening OPENING",
+        )
+    if data.startswith(b'{"delegations":') and b'"leaves":' in data:
+        raise UsageError(
+            "this is a view",
+            where=str(path),
+            do="Check it: govray view verify VIEW --trust-root ROOT",
+        )
     if path.suffix in (".yaml", ".yml") and not data.lstrip().startswith(b"{"):
         raise UsageError(
             "this is the source of a document, and not signed",

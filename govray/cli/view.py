@@ -238,5 +238,6 @@ def disclose(
     field("leaves", f"{signed.document.leaves}, padding included")
     field("signer", f"{signed.authority.name}, key {signer.public_key.keyid}")
     field("secret", f"{secret}{', made now: keep it' if made else ''}")
+    field("next", f"govray view make {quote(str(model))} --audience FILE --out VIEW …")
     if missing:
         field("MISSING", f"{missing} further signatures: govray sign {quote(str(out))} --key KEY")

@@ -120,6 +120,11 @@ def test_what_keeps_near_copies_from_being_looked_for_is_said(
     text = content(here, "acme", 5) + b"."
     code, _, err = ask(text, model=model)
     assert (code, "the model's records are not here" in err, "--records" in err) == (3, True, True)
+    # Beside the folder of its run it does, as the demo leaves it.
+    (model.parent / "runs").symlink_to(run.parent)
+    code, out, err = ask(text, model=model)
+    assert (code, "Near copy in acme, record 5" in out) == (0, True), err
+    (model.parent / "runs").unlink()
     away = ("--records", prepared)
     code, out, _ = ask(text, *away, model=model)
     assert (code, "--corpora" in out, "Near copy in" in out) == (0, True, False)
@@ -169,6 +174,10 @@ def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
     code, out, err = command("corpus", "open", here.corpora / "acme", record, "--out", opening)
     assert (code, "Opened record 5 of acme" in out) == (0, True), err
     assert stat.S_IMODE(opening.stat().st_mode) == 0o600
+    assert f"Next  govray trace {shlex.quote(str(record))}" in out
+    for verb in (("show", opening), ("verify", opening, "--trust-root", here.root)):
+        code, _, err = command(*verb)
+        assert (code, "--opening OPENING" in err) == (2, True), err
     code, out, err = ask(text, "--opening", opening, *away, "--json", model=model)
     assert (code, json.loads(out)["sightings"]) == (0, whole), err
     _, out, _ = ask(text, "--opening", opening, *away, model=model)

@@ -50,6 +50,7 @@ def test_a_view_is_made_verified_and_checked(
     assert "VERIFIED view   " in said.out
     assert re.search(r"taint of alpha of block\.0: .*true", said.out)
     assert "acme" not in said.out + made.read_text()
+    assert "govray view verify" in run("verify", made, *check, code=2).err
     told = run("view", "verify", made, *check, "--json").json
     assert (told["signer"], told["names"]) == ("operator", ["alpha"])
     assert told["shown"] + told["withheld"] == 256
