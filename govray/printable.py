@@ -123,6 +123,6 @@ _KEY = re.compile(f"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PRIVATE KEY-----|{_SPELT}")
 # PEM may have lines such as "Proc-Type: 4,ENCRYPTED" before its body; JSON spells line breaks.
 _WHOLE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
-    r"(?:\s|\\[nr]|[A-Za-z-]+: [^\n\\]*(?:\n|\\n))*[A-Za-z0-9+/]{20}"
+    r"(?:\s|\\+[nr]|[A-Za-z-]+: [^\n\\]*(?:\n|\\n))*[A-Za-z0-9+/]{20}"
     f"|(?:{_SPELT})[A-Za-z0-9+/_-]{{16}}"
 )
