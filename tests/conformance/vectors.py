@@ -12,17 +12,24 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.corpus_description import CorpusDescription
+from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority
 from tests.conformance.attacks import CASES, PASSING, Attack, Case, Given, Insider, reattest
 from tests.support.beaconed import Beaconed
 from tests.support.chat_world import ChatWorld
 from tests.support.committee import Committee
 from tests.support.delegating import Delegating
-from tests.support.several_routes import phased, rerouted
+from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.stated_world import Stated
-from tests.support.world import World
+from tests.support.world import POLICY, World
 
 Made = tuple[World, Path]
+
+UPPER = '{layers: {"blocks[0.5:]": 1, final_norm: 0.3, head: 1}}'
+PHASED = POLICY.replace(UPPER, f"{UPPER[:-1]}, phases: [{{from_step: 4, layers: {{all: 0.5}}}}]}}")
+NARROW = """  narrow: {layers: {"blocks[0.5:]": 0.5, head: 1}, adapter: "{corpus}", rank: 2}
+rules:
+"""
 
 
 class Board(Committee):
@@ -54,6 +61,21 @@ class NightShift(Delegating):
 def plain(folder: Path) -> Made:
     world = World()
     return world, world.deploy(folder)
+
+
+def phased(folder: Path) -> Made:
+    """Corpus gamma reaches all layers from step 4 on."""
+    world = World(corpora={"acme": (30,), "alpha": (30,), "gamma": (30,)}, steps=12)
+    world.policy_text = PHASED
+    world.policy = read_policy(PHASED).seal(world.keys.compliance)
+    return world, world.deploy(folder)
+
+
+def rerouted(folder: Path) -> Made:
+    """Corpus alpha was sent to a narrower profile with an adapter."""
+    text = POLICY.replace("rules:\n", NARROW) + SECTION.replace("nothing}", "narrow}")
+    world = Monitored(deviations=from_step("alpha", 6)).under(text)
+    return world, world.run(folder)
 
 
 def committed(folder: Path) -> Made:

@@ -128,3 +128,4 @@ def test_more_than_a_file_holds_is_refused_and_not_cut(
     assert answer.status_code == 422
     assert "page by page" in answer.json()["do"]
     assert client.get("/v1/runs/t/metrics.csv?group=own").status_code == 200
+    assert client.get("/v1/runs/none/metrics.csv").status_code == 404

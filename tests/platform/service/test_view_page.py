@@ -12,7 +12,6 @@ from govray.evidence.views.disclosure import sign_disclosure, weights_of
 from govray.evidence.views.view import View
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
-from tests.support.page_modules import modules
 from tests.support.site import Site, reading, serious, settled
 from tests.support.view_shelf import ALTERED, SECRET, ViewShelf
 
@@ -31,7 +30,10 @@ CHECK = """async ({view, root, at}) => {
 
 @pytest.fixture(scope="module")
 def page(site: Site) -> Page:
-    return modules(site.browser)
+    """One that may import the scripts of the pages."""
+    made = site.browser.new_page()
+    made.goto(f"{site.guarded}/views")
+    return made
 
 
 @pytest.fixture(scope="module")
