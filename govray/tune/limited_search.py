@@ -69,8 +69,7 @@ class LimitedSearch(OptunaSearch):
     def _told(self, result: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
         """What Optuna minimizes, and what must not be above 0."""
         search, limit = self._search, self._search.memorization
-        # A penalty is one number by its meaning.
-        if limit is None or math.isinf(limit.tau) or limit.penalty is not None:
+        if limit is None or math.isinf(limit.tau):
             return float(result[METRIC]), {}
         x = minimized(float(result["value"]), search.goal)
         return x if math.isfinite(x) else WORST, {MEMORIZATION: float(result["v"])}

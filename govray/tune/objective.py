@@ -67,23 +67,18 @@ def report(
     value: float,
     memorization: float | None,
     tau: float = math.inf,
-    penalty: float | None = None,
     goal: Goal = "min",
 ) -> TrialReport:
-    """Judge one measurement. ``tau``: the limit of M; infinite for none. ``penalty``: order by
-    ``x + penalty * v`` instead, for comparison."""
+    """Judge one measurement. ``tau``: the limit of M; infinite for none."""
     v = violation(memorization, tau)
     x = minimized(value, goal)
-    if penalty is not None:
-        objective = penalized(x, v, penalty)
-    else:
-        objective = x if math.isinf(tau) else governed(x, v)
+    objective = x if math.isinf(tau) else governed(x, v)
     return TrialReport(
         step=step,
         value=value,
         memorization=memorization,
         v=v,
-        objective=objective if math.isfinite(x) and not math.isnan(objective) else WORST,
+        objective=objective if math.isfinite(x) else WORST,
     )
 
 
@@ -115,12 +110,6 @@ def governed(x: float, v: float) -> float:
         return 1.0 + value
     # The bounds keep the two sides apart where floats would round to the same value.
     return max(min(value / (1.0 + abs(value)), _BELOW_ONE), -_BELOW_ONE)
-
-
-def penalized(x: float, v: float, weight: float) -> float:
-    """``x + weight * v``, for comparison. Scales decide whether it keeps a memorizer out."""
-    value = x + weight * v
-    return WORST if math.isnan(value) else value
 
 
 @dataclass(frozen=True)

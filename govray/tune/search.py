@@ -214,18 +214,11 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy, compared: int) 
         compared: The first step at which trials are compared.
 
     Raises:
-        UsageError: Another statistic, or only some layers or corpora: a run reports M over all
-            that its policy monitors. Or some corpus has no turn by then.
+        UsageError: Another statistic, or some corpus has no turn by then.
     """
     if limit is None or math.isinf(limit.tau):
         return
     where = "search.memorization"
-    if (limit.layers, limit.corpora) != ("all", "all"):
-        raise UsageError(
-            "a run reports M over all layers and corpora that its policy monitors",
-            where=where,
-            do="Leave layers and corpora at all",
-        )
     monitored = policy.memorization
     if monitored and monitored.statistic != limit.statistic:
         raise UsageError(

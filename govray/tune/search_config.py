@@ -55,16 +55,7 @@ class MemorizationLimit(Section):
 
     statistic: str = Field(description="name of the monitor's statistic, M")
     unit: str = Field(description="M's unit, and tau's")
-    layers: tuple[str, ...] | Literal["all"] = Field(
-        "all", description="layer groups that M is taken over"
-    )
-    corpora: tuple[str, ...] | Literal["all"] = Field(
-        "all", description="corpora whose training rows are compared with their reserve"
-    )
     tau: float = Field(description="limit of M; .inf searches by the metric alone")
-    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="order by metric + penalty * v in place of domination, for comparison"
-    )
 
     @model_validator(mode="after")
     def _a_limit(self) -> MemorizationLimit:

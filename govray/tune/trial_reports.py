@@ -57,7 +57,6 @@ class Measurement:
             value=self.value,
             memorization=self.memorization,
             tau=search.tau,
-            penalty=search.memorization.penalty if search.memorization else None,
             goal=search.goal,
         )
 

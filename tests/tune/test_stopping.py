@@ -13,11 +13,9 @@ import yaml
 
 from govray.cli import main
 from govray.errors import UsageError
-from govray.tune.dry_run import halving
 from govray.tune.objective import TrialReport, report
 from govray.tune.stop_rules import Custom, Divergence, Memorization, NoImprovement
-from govray.tune.successive_halving import Bracket
-from tests.support.search_files import search_file, search_value
+from tests.support.search_files import search_value
 
 
 def reports(*losses: float, m: float | None = 0.0, tau: float = 1.0) -> list[TrialReport]:
@@ -66,13 +64,6 @@ def test_a_rule_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule.reason(reports(1, 1, 1)) == "late"
     with pytest.raises(UsageError, match="my_rules:missing"):
         Custom(rule="my_rules:missing").reason(reports(1))
-
-
-def test_the_preview_of_the_issue() -> None:
-    preview = halving(search_file())
-    assert preview.ends == {100: 5, 300: 3, 900: 2}
-    assert preview.brackets == (Bracket((100, 300, 900), 7), Bracket((300, 900), 3))
-    assert (preview.trials, preview.budget, preview.most) == (10, 3200, 9000)
 
 
 @pytest.fixture
