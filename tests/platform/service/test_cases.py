@@ -19,7 +19,7 @@ from govray.platform.store import cases as store
 from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.tables import AuditEntry
+from govray.platform.store.tables import Attestation, AuditEntry
 from tests.support.case_world import MODEL, CaseWorld, case_world, reworded
 from tests.support.people import NOW
 
@@ -86,6 +86,21 @@ def test_what_cannot_be_looked_at_is_said_without_places(
     monkeypatch.setitem(world.service.app.state._state, "cases", near)
     told = world.done(case, ("search", None))["found"]
     assert ["No corpora lie at hand" in each["why"] for each in told["unchecked"]] == [True]
+
+
+def test_a_case_about_no_model_gets_no_signed_not_found(world: CaseWorld) -> None:
+    case, _ = world.opened(text=reworded(world.trained("acme")))
+    with Session(world.service.engine) as session:
+        shown = session.exec(select(Attestation).where(col(Attestation.public))).all()
+        for public in (False, True):  # the control: about a public one it is searched
+            for each in shown:
+                each.public = public
+                session.add(each)
+            session.commit()
+            answer = world.post("admin", f"/{case}:search", None)
+            assert answer.status_code == (200 if public else 409), answer.text
+            assert ("nothing to search" in answer.text) is not public
+            assert world.row(case).state == ("SEARCHED" if public else "RECEIVED")
 
 
 def test_only_the_key_shows_a_case_to_who_is_nobody(world: CaseWorld) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from govray.errors import GovrayError
+from govray.errors import GovrayError, Refused
 from govray.governance.attestation.case_answer import (
     MOST_FINDINGS,
     AskedModel,
@@ -134,9 +134,20 @@ def search_case(
     sources: CaseSources,
 ) -> CaseSearch:
     """Everything that is found for a case, with the names of corpora. ``caller``: who looks.
-    Corpora are read in its name, all of them."""
+    Corpora are read in its name, all of them.
+
+    Raises:
+        Refused: The case is about no model: an answer would say "not found" where nobody looked.
+    """
     reader = replace(caller, role="auditor")  # who may search cases may read every corpus
     models, older = _models(session, row.model)
+    if not models:
+        about = "public models" if row.model is None else f"versions of {row.model}"
+        raise Refused(
+            f"there is nothing to search: the case is about {about}, and there are none",
+            where=f"case {row.id}",
+            do="Register one first: govray model register, with --public if all may ask about it",
+        )
     uses = [use for each in models for use in _uses(session, each)]
     found = []
     if row.sha256 is not None:
