@@ -115,6 +115,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
 
     operator_key.take(experiment.attestation_key)
     require_there(experiment)  # before the imports of seconds that follow
+    note(f"start  {experiment.name}: Ray first, then the data")
 
     from govray.train.driver.progress import TimeLeft, hours
     from govray.train.driver.ray_cluster import ray_running

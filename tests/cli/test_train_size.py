@@ -34,6 +34,7 @@ def test_the_size_stands_before_the_first_step_and_in_the_json(
     assert size["bytesPerRank"]["optimizer"] == 2 * size["bytesPerRank"]["gradients"]
     assert size["tokens"] == 12 * 7 * 32
     told = done.err.splitlines()
+    assert told[0] == f"start  {value['name']}: Ray first, then the data"
     [model] = [line for line in told if line.startswith("model  ")]
     [time] = [line for line in told if line.startswith("time   about ")]
     assert told.index(model) < told.index(time)

@@ -133,7 +133,6 @@ class Question:
         if len(own) < LEAST:
             raise UsageError(
                 f"the text has {len(text)} words, too few to find a near copy",
-                where="FILE",
                 do=f"Search for a text of {LEAST + SHINGLE - 1} words or more",
             )
         return cls(own, passage_signatures([text], STRIDE)[1])
