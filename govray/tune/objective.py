@@ -1,9 +1,10 @@
 """Which trial is better: constrained domination of a metric by memorization, also as one number.
 
-A search minimizes or maximizes a metric that trials report, such as a loss or an accuracy. Of two
-trials, the one within the limit of memorization wins. Between two within it, the better metric
-wins. Between two above it, the smaller violation v = max(0, M - tau) wins. So a trial that
-memorizes never beats one that does not, whatever the metric's scale. Rescaling changes no rank.
+A search minimizes or maximizes a metric that trials report, such as a loss or an accuracy. The
+number is penalized by memorization. Of two trials, the one within the limit of memorization wins.
+Between two within it, the better metric wins. Between two above it, the smaller violation v =
+max(0, M - tau) wins. So a trial that memorizes never beats one that does not, whatever the metric's
+scale. Rescaling changes no rank.
 
 Ray Tune's schedulers need one number to minimize. With x the metric, or minus the metric
 where the goal is max, it is ``x / (1 + |x|)`` if v = 0, and ``1 + v`` otherwise. The first lies
