@@ -1,4 +1,4 @@
-"""The operations of the built-in GPT, for the FLOP ratio of `govray.train.watching.flops`."""
+"""The FLOP ratio of a routed step, and the operations of the built-in GPT that it counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.cases import ADAPTER_RANK, Shape
 from govray.governance.policy.route import ADAPTER, Route
-from govray.train.watching.flops import Operation, flop_ratio
+from govray.train.watching.flops import Operation, row_flops
 
 
 def gpt_operations(shape: Shape, adapters: Sequence[str] = ()) -> list[Operation]:
@@ -44,6 +44,15 @@ def gpt_operations(shape: Shape, adapters: Sequence[str] = ()) -> list[Operation
     norm("final_norm")
     linear("head", width, shape.vocabulary, adapted=False)
     return operations
+
+
+def flop_ratio(operations: Sequence[Operation], streams: Sequence[tuple[int, Route]]) -> float:
+    """F: the FLOPs of routing each stream as its route permits, divided by those of plain training.
+    ``streams``: (rows, route) of each stream; at least one row."""
+    beside = tuple(o for o in operations if o.group is None or not o.group.startswith(ADAPTER))
+    plain = 3 * sum(o.flops for o in beside)
+    rows = sum(count for count, _ in streams)
+    return sum(count * row_flops(operations, route) for count, route in streams) / (plain * rows)
 
 
 def case_ratio(shape: Shape, counts: Mapping[str, int], routes: Mapping[str, Route]) -> float:

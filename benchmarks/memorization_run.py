@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from benchmarks.auroc import auroc, grouped
 from benchmarks.membership.token_statistics import token_statistics
@@ -43,7 +44,6 @@ from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.memorization.scores import (
     OUTPUT,
     RowScores,
-    representation_entropy,
     score_rows,
     untouched,
 )
@@ -209,6 +209,24 @@ class _Scorer:
         with untouched(self._model), torch.no_grad(), self.lens.states(read):
             self._model(rows["tokens"])
         return found[layer]
+
+
+def representation_entropy(states: Tensor, counted: Tensor) -> Tensor:
+    """Matrix entropy of a row's hidden states, nats: (rows, tokens, width) → (rows,).
+
+    It is the entropy of the eigenvalues of the states' Gram matrix, with each state scaled to
+    length 1 and the matrix to trace 1.
+
+    Args:
+        states: Of a floating dtype. The result is float64.
+        counted: Which tokens count: bool, (rows, tokens), on the same device.
+
+    Source: Skean et al. 2025, "Layer by Layer: Uncovering Hidden Representations in
+    Language Models" (matrix-based entropy, α → 1).
+    """
+    unit = F.normalize(states.double(), dim=-1) * counted.unsqueeze(-1)
+    gram = unit @ unit.transpose(1, 2) / counted.sum(-1).view(-1, 1, 1)
+    return torch.special.entr(torch.linalg.eigvalsh(gram).clamp_min(0.0)).sum(-1)
 
 
 def _signals(scores: RowScores) -> dict[str, Tensor]:

@@ -1,25 +1,19 @@
 """``python -m benchmarks.reading``: the plan reader against Ray Data and pyarrow, and hashing.
 
-The prepared folder lies on the disk, then on an object store: moto, a server in Python that this
-starts. All readers take part in each round, in an order that rotates. ``governed_whole`` reads by a
-plan whose every epoch is one window, and ``governed_ranges`` by ranges of the store's objects.
-
-Prints three tables and, as its last line, one JSON object. It has by reader ``rows_per_second`` and
-paired ratios. ``decodings`` is how often a rank of one, and of four, decodes a row group.
+The prepared folder lies on the disk. All readers take part in each round, in an order that rotates.
+Prints two tables and, as its last line, one JSON object. It has by reader ``rows_per_second`` and
+paired ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -36,10 +30,7 @@ from benchmarks.readers import (
     BYTES,
     READERS,
     ROWS,
-    STORE_READERS,
     Prepared,
-    decodings,
-    governed_ranges,
 )
 from govray.data.admission import prepare
 from govray.data.corpus import read_credentials, verify_credentials
@@ -47,23 +38,15 @@ from govray.data.tokenizer import ByteTokenizer
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.trust.trust_state import TrustState
-from govray.storage.bucket_path import BucketPath
 from govray.train.driver.ray_cluster import ray_running
 from govray.train.inputs.planning import local_order
-from tests.support import object_server
-from tests.support.object_server import Bucket
 
 _MB = 1_000_000
 _PAIRS = 10
 _QUICK_PAIRS = 2
 _READ_MB, _HASH_MB = 64, 24
 """A part holds 32 MiB, so what is hashed is one file."""
-_REFERENCES = ("pyarrow", "pyarrow_plan", "iter_torch_batches")
-_STORE_REFERENCES = ("pyarrow", "iter_torch_batches")
-_FEWER = 12
-"""moto reads a whole object for each range, so what asks for many ranges reads fewer steps."""
-WORLDS = (1, 4)
-"""Numbers of ranks for which decodings are counted."""
+_REFERENCES = ("pyarrow", "iter_torch_batches")
 _QUICK_MB = 1
 
 Subject = TypeVar("Subject")
@@ -77,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     options = _options(argv)
     print(_environment(options), flush=True)
-    os.environ.update(object_server.CREDENTIALS)  # before Ray starts processes
     with (
         ray_running(num_cpus=2),
         tempfile.TemporaryDirectory(prefix="govray-reading-") as scratch,
@@ -89,59 +71,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             prepared,
             options.pairs,
         )
-        with _on_store(prepared) as stored:
-            fetching = _interleaved(
-                {name: _steps(read, steps) for name, read in STORE_READERS.items()},
-                stored,
-                options.pairs,
-            )
-            few = max(1, steps // _FEWER)
-            ranges = _interleaved(
-                {"governed_ranges": _steps(governed_ranges, few)}, stored, options.pairs
-            )
         deployment = OneCorpus.deploy(Path(scratch) / "hash", options.hash_mb * _MB)
         hashed = Hashed(deployment, options.hash_mb * _MB)
         hashing = _interleaved(HASHERS, hashed, options.pairs)
         hash_bytes = hashed.file.stat().st_size
-        decoded = {str(world): decodings(prepared, steps, world) for world in WORLDS}
     rows = steps * ROWS
     read_bytes = rows * (options.context + 1) * BYTES
-    stored_report = _report(fetching, read_bytes, _STORE_REFERENCES, rows=rows)
-    few_bytes = few * ROWS * (options.context + 1) * BYTES
-    stored_report |= _report(ranges, few_bytes, (), rows=few * ROWS)
     report = {
-        # By where the prepared folder is.
         "disk": _report(reading, read_bytes, _REFERENCES, rows=rows),
-        "object_store": stored_report,
-        "decodings": {"disk": decoded},
         "hashing": _report(hashing, hash_bytes, ("sha256sum",)),
         "pairs": options.pairs,
     }
     print(_table(report["disk"], *_REFERENCES))
-    print(f"on moto, a server in Python and not S3; governed_ranges reads {few} steps")
-    print(_table(report["object_store"], *_STORE_REFERENCES))
     print(_table(report["hashing"], "sha256sum"))
-    for world, times in decoded.items():
-        print(f"a rank of {world} decodes each row group {times:.2f} times")
     print(json.dumps(report))
-
-
-@contextmanager
-def _on_store(prepared: Prepared) -> Iterator[Prepared]:
-    """The same folder below a bucket of a server that ends with the context."""
-    server = object_server.start()
-    try:
-        server.bucket("reading")
-        folder = BucketPath.parse(Bucket(server, "reading").url("prepared"))
-        assert isinstance(prepared.folder, Path)
-        for path in prepared.folder.rglob("*"):
-            if path.is_file():
-                (folder / path.relative_to(prepared.folder).as_posix()).write_bytes(
-                    path.read_bytes()
-                )
-        yield replace(prepared, folder=folder)
-    finally:
-        server.stop()
 
 
 def _steps(read: Callable[[Prepared, int], int], steps: int) -> Callable[[Prepared], None]:
@@ -208,7 +151,7 @@ def _prepare(folder: Path, size: int, context: int) -> Prepared:
         order=local_order(context),
         streams=(stream,),
     )
-    return Prepared(prepared.folder, prepared.manifest, plan)
+    return Prepared(folder / "prepared", prepared.manifest, plan)
 
 
 def _report(

@@ -305,16 +305,3 @@ class StepReader:
                 found[2, here] = self._corpora.index(corpus)
                 found[4, here], found[5, here] = self._rows.locate(corpus, rows[here])
         return found[:, kept]
-
-
-def planned_rows(
-    plan: BatchPlan, stream_id: str, positions: range
-) -> Iterator[tuple[int, str, int]]:
-    """``BatchPlan.read``, with the permutation computed for all positions at once.
-    Yields (position, corpus, row in corpus); tombstones are left out."""
-    corpora = [each.corpus for each in plan.stream(stream_id).corpora]
-    where = np.arange(positions.start, positions.stop, dtype=np.uint64)
-    members, rows = plan_rows.corpus_rows(plan, stream_id, where)
-    for position, member, row in zip(positions, members, rows.tolist(), strict=True):
-        if corpora[member] not in plan.excluded:
-            yield position, corpora[member], row

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.cases import Shape
-from benchmarks.flops import gpt_operations
+from benchmarks.flops import flop_ratio, gpt_operations
 from govray.governance.policy.route import Route
-from govray.train.watching.flops import Operation, flop_ratio
+from govray.train.watching.flops import Operation
 
 
 def chain(sizes: list[float]) -> list[Operation]:

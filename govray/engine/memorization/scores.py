@@ -20,9 +20,6 @@ Invariants:
   pass depend neither on the world size nor on which rows are scored.
 * Rows of a corpus with an adapter are read through that adapter, others through none.
 
-The matrix entropy of hidden states (`representation_entropy`) is telemetry: memorized rows have
-*higher* values in some layers and lower ones in others.
-
 Source: Zhang et al. 2024, "Min-K%++: Improved Baseline for Detecting Pre-Training Data
 from Large Language Models"; DESIGN measured what of this ranks memorized rows.
 """
@@ -154,24 +151,6 @@ def min_k(surprise: Tensor, counted: Tensor, share: float = MIN_K) -> Tensor:
     kept = (counted.sum(-1) * share).long().clamp_min(1)
     among = torch.arange(ordered.shape[-1], device=ordered.device) < kept.unsqueeze(-1)
     return ordered.where(among, 0.0).sum(-1) / kept
-
-
-def representation_entropy(states: Tensor, counted: Tensor) -> Tensor:
-    """Matrix entropy of a row's hidden states, nats: (rows, tokens, width) → (rows,).
-
-    It is the entropy of the eigenvalues of the states' Gram matrix, with each state scaled to
-    length 1 and the matrix to trace 1.
-
-    Args:
-        states: Of a floating dtype. The result is float64.
-        counted: Which tokens count: bool, (rows, tokens), on the same device.
-
-    Source: Skean et al. 2025, "Layer by Layer: Uncovering Hidden Representations in
-    Language Models" (matrix-based entropy, α → 1).
-    """
-    unit = F.normalize(states.double(), dim=-1) * counted.unsqueeze(-1)
-    gram = unit @ unit.transpose(1, 2) / counted.sum(-1).view(-1, 1, 1)
-    return torch.special.entr(torch.linalg.eigvalsh(gram).clamp_min(0.0)).sum(-1)
 
 
 @torch.no_grad()

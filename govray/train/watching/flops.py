@@ -51,14 +51,6 @@ class Operation:
     flops: float
 
 
-def flop_ratio(operations: Sequence[Operation], streams: Sequence[tuple[int, Route]]) -> float:
-    """F: the FLOPs of routing each stream as its route permits, divided by those of plain training.
-    ``streams``: (rows, route) of each stream; at least one row."""
-    plain = 3 * sum(o.flops for o in operations if not _of_adapter(o))
-    rows = sum(count for count, _ in streams)
-    return sum(count * row_flops(operations, route) for count, route in streams) / (plain * rows)
-
-
 def row_flops(operations: Sequence[Operation], route: Route) -> float:
     """Forward and backward FLOPs of one row of a stream."""
     permitted = frozenset(route.groups)
