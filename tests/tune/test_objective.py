@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from govray.tune import objective
 from govray.tune.objective import (
     WORST,
     Goal,
@@ -35,10 +36,18 @@ def test_a_memorizer_never_beats_a_governed_trial_at_any_scale(
             assert governed(worse, 0.0) < governed(better, v)
 
 
-def test_a_weighted_sum_would_let_a_memorizer_win() -> None:
+def test_a_weighted_sum_would_let_a_memorizer_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what the order rules out, metric plus violation does at some scale."""
-    assert 0.1 + 0.5 < 2.0 + 0.0
-    assert 0.01 * 0.1 + 0.5 > 0.01 * 2.0 + 0.0
+
+    def objectives() -> list[float]:
+        pairs = ((0.1, 1.5), (2.0, 0.5))
+        return [report(step=1, value=x, memorization=m, tau=1.0).objective for x, m in pairs]
+
+    memorizer, other = objectives()
+    assert other < memorizer
+    monkeypatch.setattr(objective, "sort_key", lambda x, v: (False, x + v))
+    memorizer, other = objectives()
+    assert memorizer < other
 
 
 @given(st.lists(st.tuples(losses, st.just(0.0) | violations), min_size=2, max_size=6), scales)
