@@ -189,7 +189,7 @@ def check_unrevoked(
 def read(path: Place, what: str) -> bytes:
     """A signed file's bytes, or an error that names it and the command that makes it."""
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         source = f"{str(path).removesuffix('.json').removesuffix('.dsse')}.yaml"
         raise UsageError(
@@ -197,3 +197,10 @@ def read(path: Place, what: str) -> bytes:
         ) from None
     except OSError as error:
         raise UsageError(f"{what} not readable: {error.strerror}", where=str(path)) from error
+    if path.name.endswith((".yaml", ".yml")) and not data.startswith(b"{"):
+        raise UsageError(
+            f"no {what}, but the source of one",
+            where=str(path),
+            do=f"Sign it with `govray sign {quote(str(path))}`, and name the file that this writes",
+        )
+    return data

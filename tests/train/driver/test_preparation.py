@@ -157,6 +157,14 @@ def test_a_key_of_no_operator_prepares_nothing(here: TwoKeys) -> None:
     assert not (here.folder / "runs" / "prepared").exists()
 
 
+def test_the_source_of_a_policy_is_not_taken_for_a_signed_one(
+    here: TwoKeys, tmp_path: Path
+) -> None:
+    (source := tmp_path / "policy.yaml").write_text("name: licences\n")
+    with pytest.raises(UsageError, match="Sign it with `govray sign"):
+        trainer(here, policy=source).prepare()
+
+
 def test_a_file_names_the_data_that_its_trainer_reads(here: TwoKeys) -> None:
     data = {
         **here.experiment()["data"],  # type: ignore[dict-item]
