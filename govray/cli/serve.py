@@ -231,6 +231,7 @@ def serve(
         note("There is no authentication: everyone on this machine is admin.")
     stop = Event()
     if storage and told and indexed:
+        note(f"Reading {storage}: until that is done, answers lack what lies there.")
         Thread(
             target=_index, args=(indexed, storage, told, stop, measures.indexed), daemon=True
         ).start()
@@ -265,9 +266,18 @@ def _index(
     """Keep ``storage`` indexed until ``stop``. Errors are reported, and indexing is tried again."""
     from govray.cli.error_report import describe
 
+    first = True
+
+    def looked_through(left_out: int) -> None:
+        nonlocal first
+        if first:
+            note(f"{storage} was read: answers have what lies there.")
+        first = False
+        passed(left_out)
+
     while not stop.is_set():
         try:
-            keep_indexed(engine, storage, settings, stop=stop, passed=passed)
+            keep_indexed(engine, storage, settings, stop=stop, passed=looked_through)
         except Exception as error:
             why = describe(error).what
             note(f"Indexing failed: {why}. Trying again in {RETRY_SECONDS:g} s.")

@@ -44,14 +44,15 @@ def test_it_keeps_a_storage_indexed_and_says_who_is_admin(
     with serving(folder, *words) as (process, address):
         (record / "run.json").write_text("no run")
         assert process.stderr is not None
-        said = [process.stderr.readline() for _ in range(2)]
+        said = [process.stderr.readline() for _ in range(4)]
         assert httpx.get(f"{address}/v1/runs").status_code == 200
         assert httpx.get(f"{address}/v1/runs", headers={"Host": "evil"}).status_code == 421
         process.send_signal(signal.SIGINT)  # Ctrl-C
         process.communicate(timeout=60)
         assert process.returncode == 0
     assert "There is no authentication" in said[0]
-    assert "broken" in said[1]
+    assert said[1].startswith(f"Reading {storage}: ")
+    assert "broken" in said[2] + said[3]
 
 
 def test_a_storage_without_a_trust_root_of_its_own_is_refused(
