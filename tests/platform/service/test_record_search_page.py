@@ -54,7 +54,7 @@ def test_it_answers_as_the_route_does(shelf: Library, kind: str, record: str) ->
 def test_the_page_says_where_near_copies_are_found(shelf: Library) -> None:
     for kind in ("auditor", "supplier", "public"):
         page = shelf.service.client(kind, **PAGE).get("/search").text
-        assert "govray trace FILE --model MODEL --corpora CORPORA" in page
+        assert "govray trace FILE --model MODEL --trust-root ROOT --corpora CORPORA" in page
     # Without an answer the section is empty, so that it takes no room.
     page = shelf.service.client("auditor", **PAGE).get("/search").text
     assert 'aria-label="Answer"></section>' in page
