@@ -132,7 +132,7 @@ class Question:
         own = shingles(text)
         if len(own) < LEAST:
             raise UsageError(
-                f"the text has {len(text)} words, too few to find a near copy",
+                f"{len(own)} different sequences of {SHINGLE} words are too few for near copies",
                 do=f"Search for a text of {LEAST + SHINGLE - 1} words or more",
             )
         return cls(own, passage_signatures([text], STRIDE)[1])

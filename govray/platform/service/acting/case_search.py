@@ -144,7 +144,7 @@ def search_case(
     if not models:
         about = "public models" if row.model is None else f"versions of {row.model}"
         raise Refused(
-            f"there is nothing to search: the case is about {about}, and there are none",
+            f"there is nothing to search: the store has no {about}",
             where=f"case {row.id}",
             do="Register one first: govray model register, with --public if all may ask about it",
         )
