@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from govray.engine.vit import VisionTransformer
 from tests.support.forked_workers import Forked
+from tests.support.page_commands import section
 from tests.support.tree import ROOT
 
 # A slow machine takes three times what a quick one does.
@@ -26,14 +27,6 @@ pytestmark = pytest.mark.timeout(1200)
 
 TUTORIAL, CORPORA, ROWS = "docs/tutorial.md", "docs/corpora.md", "docs/rows.md"
 VALIDATION = "docs/validation.md"
-
-
-def section(page: str, heading: str) -> str:
-    """The commands of the section whose heading begins so."""
-    [found] = re.findall(rf"^## {heading}.*?(?=^## |\Z)", (ROOT / page).read_text(), re.M | re.S)
-    commands = re.findall(r"^```bash\n(.*?)^```", found, re.M | re.S)
-    assert commands, heading
-    return "".join(commands)
 
 
 def address() -> str:

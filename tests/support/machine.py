@@ -25,7 +25,7 @@ import pytest
 from tests.support.databases import BINARIES
 from tests.support.tree import ROOT
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 SECRET = "5a" * 20
 """The database's password, and what else a test needs one for."""
 
@@ -41,6 +41,7 @@ mount -t proc proc root/proc
 mount --rbind /dev root/dev
 mount --rbind /sys root/sys
 mount -t tmpfs -o mode=1777 machine root/tmp
+[ -z "$SHARED" ] || { mkdir -p root/shared && mount --bind "$SHARED" root/shared; }
 over "$TREE" 2 "root$TREE"
 over "$ENVIRONMENT" 3 "root$ENVIRONMENT"  # which may lie in this machine's /tmp
 echo "$at/root" && exec sleep infinity
@@ -130,19 +131,21 @@ class Container:
     folder: str = "/home/ray"
 
 
-def on_premises(on: Machine) -> None:
-    """The accounts and folders of ``deploy/on-premises``."""
-    for program in ("systemd-sysusers", "systemd-tmpfiles"):
-        if shutil.which(program) is None:
-            pytest.skip(f"NO {program} HERE: nothing shows here that a unit starts")
-    script = 'systemd-sysusers "$1/sysusers.conf"; systemd-tmpfiles --create "$1/tmpfiles.conf"'
-    on.run(script, str(ROOT / "deploy/on-premises"))
+def cable(one: Machine, other: Machine) -> None:
+    """Between 10.0.0.1 and 10.0.0.2, by which each seeks all else, too."""
+    ends = ["eth0", "type", "veth", "peer", "name", "eth0", "netns", str(other.pid)]
+    inside = ["nsenter", "-t", str(one.pid), "-n"]
+    subprocess.run([*inside, "ip", "link", "add", *ends], check=True, timeout=60)
+    for number, each in enumerate((one, other), 1):
+        set_up = 'ip addr add "$1/24" dev eth0; ip link set eth0 up; ip route add default dev eth0'
+        each.run(set_up, f"10.0.0.{number}")
 
 
 def image(on: Machine) -> None:
     """The machine's files as the Containerfile makes an image: its users and folders, its programs
     in /usr/local/bin, what it copies. The wheel is this environment."""
     text = (ROOT / "deploy/Containerfile").read_text()
+    on.run('echo "127.0.0.1 db" >> /etc/hosts')
     on.run("sed -i -E '/^[^:]*:[^:]*:1[0-9]{3}:/d' /etc/passwd /etc/group")  # this machine's people
     on.run("\n".join(each for each in re.findall(r"^RUN (.*)$", text, re.M) if "pip" not in each))
     for folder in re.findall(r"^COPY (\w+) \./\1$", text, re.M):
@@ -153,16 +156,21 @@ def image(on: Machine) -> None:
 
 
 @contextmanager
-def machine(makes: Callable[[Machine], None]) -> Iterator[Machine]:
-    """One with what ``makes`` puts there, `image` or `on_premises`, and this environment at
-    ``/opt/govray``. All that runs there ends with it."""
+def machine(
+    makes: Callable[[Machine], None] = lambda _: None, *, shared: Path | None = None
+) -> Iterator[Machine]:
+    """One with what ``makes`` puts there, as `image` does, and this environment at ``/opt/govray``.
+    ``shared``: the folder that it has at ``/shared``. All that runs there ends with it."""
     if os.geteuid() != 0:
         pytest.skip("ONLY ROOT MAKES MACHINES: nothing shows here that a unit starts")
     if shutil.which("nsenter") is None:
         pytest.skip("NO nsenter HERE: nothing shows here that a unit starts")
     process = subprocess.Popen(
         ["unshare", "-m", "-n", "-p", "-f", "--kill-child", "bash", "-c", MAKES],
-        env={**os.environ, "TREE": str(ROOT), "ENVIRONMENT": sys.prefix},
+        env={
+            **os.environ, "TREE": str(ROOT), "ENVIRONMENT": sys.prefix,
+            "SHARED": str(shared or ""),
+        },
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -176,7 +184,7 @@ def machine(makes: Callable[[Machine], None]) -> Iterator[Machine]:
         made.run(
             'chmod o+x "$@"', *map(str, {*shut, ROOT, Path(sys.prefix), Path(sys.base_prefix)})
         )
-        made.run('ln -s "$1" /opt/govray; echo "127.0.0.1 db" >> /etc/hosts', sys.prefix)
+        made.run('ln -s "$1" /opt/govray', sys.prefix)
         makes(made)
         yield made
     finally:
@@ -247,7 +255,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of ``deploy/on-premises``, as systemd reads it."""
+    """A unit that a machine has, as systemd reads it."""
 
     user: str
     umask: str
@@ -259,7 +267,7 @@ class Unit:
     @classmethod
     def read(cls, name: str, machine: Machine, file: str = "") -> Unit:
         """``file``: what stands behind the @ of a template's name."""
-        text = (ROOT / f"deploy/on-premises/{name}.service").read_text().replace("%f", file)
+        text = machine.run(f"cat /etc/systemd/system/{name}.service").replace("%f", file)
         variables = " ".join(re.findall(r"^Environment=(.*)$", text, re.M))
         read = configparser.ConfigParser(strict=False, interpolation=None)
         read.optionxform = str  # type: ignore[assignment, method-assign]

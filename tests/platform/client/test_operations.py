@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -14,7 +13,6 @@ from govray.platform.client.operations import Call, Namespace, Pages
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
-from tests.support.tree import ROOT
 
 STREAMS = {"live_metrics_stream", "logs_stream"}
 CLIENT = Client("http://127.0.0.1:9")
@@ -105,13 +103,3 @@ def test_a_field_that_is_gone_would_be_seen(description: dict[str, Any]) -> None
         "Older.forgotten is not answered",
         "Older.position may be absent",
     ]
-
-
-def test_the_page_lists_them() -> None:
-    page = (ROOT / "docs" / "client.md").read_text().partition("## All operations")[2]
-    shown = {
-        f"{noun}.{name}"
-        for noun, names in re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.M)
-        for name in re.findall(r"`(\w+)`", names)
-    }
-    assert shown == {name for name, _ in operations()}
