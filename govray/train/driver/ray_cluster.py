@@ -80,7 +80,8 @@ def start_ray(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     asked = address or os.environ.get("RAY_ADDRESS")
     if meanwhile:
-        threading.Thread(target=_import, args=(meanwhile,), daemon=True).start()
+        # No daemon: an end in the middle of an import, as by Ctrl-C, would be a segmentation fault.
+        threading.Thread(target=_import, args=(meanwhile,)).start()
     if asked is None:
         # A local cluster listens on loopback only and ends with this process. Without the address,
         # Ray would join another cluster on this machine.
