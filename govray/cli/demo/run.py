@@ -104,7 +104,8 @@ def run_demo(output: Path, screen: Terminal, *, steps: int, replayed: bool = Tru
     refusals = _refusals(manifest.quarantine, deployment.sources)
     admitted = sum(manifest.records(corpus.corpus) for corpus in manifest.corpora)
     quarantined = sum(entry.records for entry in manifest.quarantine)
-    screen.stage(2, "admission", f"{admitted:,} records admitted, {quarantined:,} quarantined")
+    told = f"{admitted:,} records of {len(manifest.corpora)} corpora admitted"
+    screen.stage(2, "admission", f"{told}, {quarantined:,} quarantined")
     for refusal in refusals:
         more = f" (+{refusal.more})" if refusal.more else ""
         screen.line(f"{refusal.records:>7,}  rule {refusal.rule:<16} {refusal.example}{more}")
