@@ -7,10 +7,12 @@ argument, which other users see, nor a variable, which child processes inherit.
 from __future__ import annotations
 
 import getpass
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from govray.cli.output import DEFAULT_KEY
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ def load(key: str, password_file: Path | None) -> Signer:
     from govray.governance.signers.kept_memory import keep_memory
     from govray.governance.signers.key_reference import open_signer
 
+    if key == DEFAULT_KEY and not os.environ.get("GOVRAY_KEY", "").strip():
+        raise UsageError("no key was given", do="Give its path by --key, or set GOVRAY_KEY to it")
     keep_memory()
     if password_file is not None:
         return open_signer(key, password=read_password(password_file))

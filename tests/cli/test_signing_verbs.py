@@ -51,6 +51,14 @@ def test_a_key_is_never_overwritten(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "key.pem").read_bytes() == before
 
 
+def test_a_verb_without_a_key_says_how_to_give_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY.format(version=1))
+    monkeypatch.delenv("GOVRAY_KEY", raising=False)
+    assert "no key was given. Give its path by --key" in run("sign", "policy.yaml", code=2).err
+
+
 def test_no_key_goes_into_a_git_working_tree_unasked(run: Run, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "deep").mkdir()
