@@ -47,10 +47,6 @@ class JaxMethod(ABC):
     def step(self, batch: Batch) -> None:
         """One optimizer step with this rank's rows, on all ranks together."""
 
-    @abstractmethod
-    def weights(self) -> dict[str, np.ndarray]:
-        """The weights of the base model as they are now, by FQN."""
-
 
 class Plain(JaxMethod):
     """Plain data-parallel training: it asks no policy."""
@@ -85,13 +81,6 @@ class Plain(JaxMethod):
         return {
             name: jax.make_array_from_process_local_data(self._by_row, tensor)
             for name, tensor in tensors.items()
-        }
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """The weights as they are now, by FQN."""
-        return {
-            ".".join(map(str, path)): np.asarray(value.get_value().addressable_data(0))
-            for path, value in nnx.to_flat_state(self.held[0])
         }
 
 
@@ -170,11 +159,6 @@ class GovernedFlax(JaxMethod):
             self._ahead.append(leaf(result, own.counts(result.step), own.routes), None)
             self.ledger_seconds.append(time.perf_counter() - began)
         self._done += 1
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """Those of the base model as they are now, by FQN."""
-        held = self._step.framework.parameters()
-        return {name: np.asarray(p) for name, p in held.items() if not name.startswith("adapter:")}
 
 
 METHODS: Mapping[str, type[JaxMethod]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -151,12 +150,6 @@ class Raw:
             (self.folder / name).unlink()
         else:
             self._object(name).unlink()
-
-    def delete_all(self) -> None:
-        if isinstance(self.folder, Path):
-            shutil.rmtree(self.folder)
-        else:
-            self.folder.remove()
 
     def _object(self, name: str) -> BucketPath:
         assert isinstance(self.folder, ObjectFolder)
