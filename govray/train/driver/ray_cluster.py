@@ -6,12 +6,14 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import ray
@@ -37,6 +39,8 @@ A node gives a head that is gone 60 s by Ray's default, then ends, is started ag
 START_TIMEOUT_S = 8
 """Seconds that Ray waits for room for all workers before it counts again. Its default is 60.
 This bounds the delay when a node is gone and the cluster doesn't know it yet."""
+
+_LATER_S = 0.05
 
 # The addresses of the clusters that this process started.
 _begun: set[str] = set()
@@ -91,14 +95,15 @@ def start_ray(
     try:
         if asked:
             _answers(asked)
-        ray.init(
-            address=address if asked else "local",
-            num_cpus=None if asked else num_cpus or os.cpu_count(),
-            job_config=JobConfig(metadata={EXPERIMENT: experiment} if experiment else {}),
-            include_dashboard=None if asked else dashboard,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with _interruptible():
+            ray.init(
+                address=address if asked else "local",
+                num_cpus=None if asked else num_cpus or os.cpu_count(),
+                job_config=JobConfig(metadata={EXPERIMENT: experiment} if experiment else {}),
+                include_dashboard=None if asked else dashboard,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         if not asked:
             _begun.add(ray.get_runtime_context().gcs_address)
     except Exception as error:  # Ray raises this very class where a node takes more than 30 s
@@ -110,6 +115,29 @@ def start_ray(
             if asked
             else "Try again when the machine is less busy, or see the newest session in /tmp/ray",
         ) from error
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt`, though not where Python would lose it.
+
+    Ray forks. What `logging` runs at each fork ignores an error, and then never gives back the lock
+    that it holds. There the signal comes once more, a little later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_globals is not vars(logging):
+            raise KeyboardInterrupt
+        threading.Timer(_LATER_S, os.kill, (os.getpid(), number)).start()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _import(module: str) -> None:

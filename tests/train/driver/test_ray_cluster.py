@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -34,6 +40,28 @@ def test_a_cluster_that_does_not_start_here(asked: list[dict[str, Any]]) -> None
     assert told.value.where == "this machine"
     # Never one that somebody else started.
     assert (asked[0]["address"], asked[0]["num_cpus"]) == ("local", 2)
+
+
+@pytest.mark.parametrize("at_a_fork", [False, True])
+def test_an_interrupt_is_heeded_and_not_in_what_runs_at_a_fork(
+    at_a_fork: bool, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python ignores an error in what `logging` runs at a fork, and the lock stays held."""
+    went_on: list[bool] = []
+
+    def interrupted(send: Callable[[], None]) -> None:
+        send()
+
+    def init(**arguments: Any) -> None:
+        module = vars(logging) if at_a_fork else globals()
+        FunctionType(interrupted.__code__, module)(partial(signal.raise_signal, signal.SIGINT))
+        went_on.append(True)
+        threading.Event().wait(60)
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(KeyboardInterrupt):
+        start_ray("local")
+    assert went_on == [True] * at_a_fork
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
