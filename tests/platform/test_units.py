@@ -44,6 +44,13 @@ done
 """
 JOINED = "Ray runtime started"
 KEPT = "{ export -p; declare -f; echo \"umask $(umask); cd '$PWD'\"; } > $HOME/.shell"
+READ = """
+from ray._private.runtime_env.agent import runtime_env_agent
+from ray.dashboard import agent, dashboard
+from ray.dashboard.utils import DashboardAgentModule, get_all_modules
+get_all_modules(DashboardAgentModule)
+"""
+"""Has a machine read what Ray's raylet waits for, for 15 seconds and no more."""
 PATIENT = {
     "RAY_agent_register_timeout_ms": "200000",
     "RAY_health_check_failure_threshold": "120",
@@ -131,6 +138,7 @@ def places(tmp_path: Path) -> Iterator[dict[str, list[tuple[Started, str]]]]:
         head, worker = (Started(each, tmp_path / str(n)) for n, each in enumerate(both))
         for each in (head, worker):
             each.folder.mkdir()
+            each.on.run('/opt/govray/bin/python -c "$1"', READ)
         prepared(head.on)
         yield {
             "head, as root": [(head, "root")],
