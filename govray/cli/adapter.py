@@ -156,6 +156,9 @@ def remove(
             f"govray model cosign {quote(str(before.path))}: "
             f"{missing} more of the operator's keys must sign",
         )
+    else:
+        root = f" --trust-root {quote(str(trusted.trust_root))}" if trusted.trust_root else ""
+        field("next", f"govray verify {quote(str(before.path))}{root}")
     if revoke is not None:
         field("revoked", f"in {revoke}; earlier copies fail where that list is given")
         return

@@ -76,9 +76,9 @@ def doctor(
 ) -> None:
     """Say what is wrong on this machine, before something starts.
 
-    Accounts, addresses, Ray's token, clock, disks, versions and the trust root are looked at.
-    It looks at what the files name. Whose jobs reach what matters from the second user on. Exit
-    code 1: something is wrong. What could not be seen is said, and not counted.
+    It looks at accounts, addresses, Ray's token, clock, disks, versions, the trust root and
+    what the files name. While jobs reach what is kept from them, queue and service act for
+    one user alone. Exit code 1: something is wrong. What it can't see is said, not counted.
     """
     given = {"queue": queue, "attestor": attestor, "service": store}
     findings = [*_versions(name for name, each in given.items() if each is not None)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -26,6 +27,8 @@ from rich.text import Text
 
 from govray.cli.option_group import Given, given_place
 from govray.printable import json_text, lines, printable
+
+SAID_AFTER_S = 15.0
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Key = Annotated[
@@ -245,6 +248,8 @@ def print_table(grid: TextGrid) -> None:
 class StageBar:
     """One long step: a bar, how many of how many, a text, the time. A context manager.
 
+    Without a terminal it is a line after `SAID_AFTER_S`, and then others, each twice as much later.
+
     Meanwhile, what others print to standard output goes to standard error, since standard output is
     for results. Ray, for example, prints when a worker dies.
     """
@@ -261,6 +266,8 @@ class StageBar:
             disable=not err.is_terminal,
         )
         self._task = self._progress.add_task(printable(name), total=total, text="")
+        self._name = name.strip()
+        self._due, self._later = time.monotonic() + SAID_AFTER_S, SAID_AFTER_S
         self._others = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> StageBar:
@@ -274,3 +281,7 @@ class StageBar:
 
     def update(self, done: int, total: int, text: str = "") -> None:
         self._progress.update(self._task, completed=done, total=total, text=printable(text))
+        if self._progress.disable and time.monotonic() >= self._due:
+            self._later *= 2
+            self._due = time.monotonic() + self._later
+            note(f"{self._name}  {done:,} of {total:,}  {text}".rstrip())

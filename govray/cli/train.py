@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from govray.train.inputs.experiment_config import Experiment
     from govray.train.watching.model_size import ModelSize
 
-SAID_ABOVE_S = 60.0
-"""A run that takes longer says once how long."""
-
 
 TRAINER = "govray.train.driver.trainer"
 _NOT_ARCHIVED = "not archived: storage_path is not reached from here, or an image brings the code"
@@ -121,7 +118,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     from govray.train.driver.ray_cluster import ray_running
 
     sizes: list[ModelSize] = []
-    left, expected = TimeLeft(), False
+    left = TimeLeft()
     steps = 0  # until the plan says how many
     with (
         StageBar(experiment.name, steps) as bar,
@@ -136,13 +133,9 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
             note(f"model  {size.text}")
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
-            nonlocal expected
             text = f"loss {metrics['loss']:.3f}" if "loss" in metrics else "no loss target"
             if (seconds := left.after(step + 1, steps)) is not None:
                 text += f"  {hours(seconds)} left"
-                if not expected and seconds > SAID_ABOVE_S:  # where there is no bar, this remains
-                    note(f"time   about {hours(seconds)} from step {step + 1} on")
-                expected = True
             bar.update(step + 1, steps, text)
 
         trainer = make(on_step=on_step, on_size=on_size, on_wait=note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from itertools import groupby
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,9 @@ Secret = Annotated[
         "--secret", metavar="FILE", help="The secret that govray view disclose was given."
     ),
 ]
+MOST_OF_A_FIELD = 12
+"""Lines of one field; a model of many corpora has hundreds."""
+
 ViewFile = Annotated[Path, typer.Argument(metavar="VIEW", help="A view, as JSON.")]
 
 
@@ -112,9 +116,13 @@ def verify(path: ViewFile, trusted: Trusted) -> None:
     for keyid in sorted(found.disclosure.keyids):
         field("key", keyid)
     field("withheld", f"{found.withheld} of {found.disclosure.document.leaves}, padding included")
-    for fact in found.facts:
-        about = "".join(f" of {each}" for each in (fact.corpus, fact.group) if each)
-        line(f"  {fact.field}{about}: {_text(fact.value)}")
+    for name, of_field in groupby(found.facts, key=lambda each: each.field):
+        facts = [*of_field]
+        for fact in facts[:MOST_OF_A_FIELD]:
+            about = "".join(f" of {each}" for each in (fact.corpus, fact.group) if each)
+            line(f"  {name}{about}: {_text(fact.value)}")
+        if len(facts) > MOST_OF_A_FIELD:
+            line(f"  {name}: {len(facts) - MOST_OF_A_FIELD} more; --json has all")
 
 
 @app.command()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from govray.cli import main
-from govray.cli import train as verb
+from govray.cli import main, output
 from govray.train.driver import progress
 from tests.support.command import Done
 from tests.support.deployment import Deployment
@@ -20,7 +19,7 @@ def test_the_size_stands_before_the_first_step_and_in_the_json(
 ) -> None:
     run_here(monkeypatch)
     monkeypatch.setattr(progress, "LEAST_S", 0.0)
-    monkeypatch.setattr(verb, "SAID_ABOVE_S", 0.0)
+    monkeypatch.setattr(output, "SAID_AFTER_S", 0.0)
     here = Deployment(tmp_path / "here")
     file = tmp_path / "train.yaml"
     value = here.experiment(resources={"num_workers": 1}, precision="bf16")
@@ -36,8 +35,8 @@ def test_the_size_stands_before_the_first_step_and_in_the_json(
     told = done.err.splitlines()
     assert told[0] == f"start  {value['name']}: Ray first, then the data"
     [model] = [line for line in told if line.startswith("model  ")]
-    [time] = [line for line in told if line.startswith("time   about ")]
-    assert told.index(model) < told.index(time)
+    first, *_ = [line for line in told if line.endswith(" left")]
+    assert told.index(model) < told.index(first)
     assert "k parameters" in model
     assert f"FLOPs ({size['flopRatio']:.2f} of ungoverned)" in model
-    assert time.endswith("from step 2 on")
+    assert first.startswith(f"{value['name']}  2 of 12  loss ")
