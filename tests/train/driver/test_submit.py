@@ -33,17 +33,21 @@ def written(folder: Path, data: bytes) -> Path:
 
 
 LOCKED = BestAvailableEncryption(b"password")
-FORMS = [
-    KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, LOCKED),
-    KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
-    KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, LOCKED),
-    KEY.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
-    ELLIPTIC.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, LOCKED),
-]
+PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+DER = KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+FORMS = {
+    "PEM": PEM,
+    "PEM, locked": KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, LOCKED),
+    "DER": DER,
+    "DER, locked": KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, LOCKED),
+    "OpenSSH": KEY.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+    "OpenSSL": ELLIPTIC.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, LOCKED),
+    "PEM in base64": b64encode(PEM),
+    "DER in hexadecimal": DER.hex().encode(),
+}
 
 
-@pytest.mark.parametrize("form", [*FORMS, b64encode(FORMS[0]), FORMS[2].hex().encode()])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_folder_with_a_key_is_not_sent(tmp_path: Path, form: bytes) -> None:
     key = written(tmp_path, form)
     with pytest.raises(Refused, match="a private key lies in the folder") as refused:
