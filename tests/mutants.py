@@ -50,7 +50,7 @@ LEFT_OUT = (".git", ".venv", "build", ".hypothesis", ".mypy_cache", ".ruff_cache
 class Mutant:
     """``text`` stands once in ``file``; with ``becomes`` in its place ``claim`` doesn't hold.
 
-    ``tests`` run before those that import the file; of a page's script they are all.
+    ``tests`` run before those that import the file.
     """
 
     name: str

@@ -37,7 +37,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "tune": frozenset({"errors", "governance", "storage", "train"}),
     "platform": frozenset(
         {"errors", "printable", "traces", "governance", "storage", "data", "engine"}
-        | {"evidence", "train", "tune"}
+        | {"train", "tune"}
     ),
     "cli": frozenset(
         {"errors", "printable", "governance", "storage", "data", "engine", "evidence", "train"}
@@ -47,7 +47,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "govray": frozenset({"governance"}),
 }
 NINE = {room: below - GROUND for room, below in ROOMS.items() if room not in {*GROUND, "govray"}}
-MOST_ARROWS = 28  # between the nine
+MOST_ARROWS = 27  # between the nine
 
 # What parts of a room may import of the other parts, and of other rooms, where that is less.
 NARROW: dict[str, tuple[str, ...]] = {
@@ -60,7 +60,7 @@ NARROW: dict[str, tuple[str, ...]] = {
     "platform.tasks": ("errors", "printable", "governance", "storage"),
     # Neither Ray nor torch: of `train` it has what lies in a run's folder.
     "platform.service": (
-        *("errors", "printable", "traces", "governance", "storage", "evidence.views"),
+        *("errors", "printable", "traces", "governance", "storage"),
         *("platform.store", "platform.tasks"),
         # How a commit's files are called, and which run's folder has them.
         *("train.checkpoint.commit_reader", "train.checkpoint.storage"),

@@ -195,7 +195,7 @@ def whole(page: Page, width: int = 1200) -> None:
 def settled(page: Page, url: str) -> None:
     """Go there and wait until its scripts are done."""
     page.goto(url)
-    for name in ("#verifier", "#proof-form", "#charts"):
+    for name in ("#charts",):
         if page.locator(name).count():
             expect(page.locator(name)).to_have_attribute("data-ready", "yes", timeout=30_000)
 
@@ -204,16 +204,3 @@ def serious(page: Page) -> list[dict[str, Any]]:
     """What axe-core finds on a page that matters; of rules that hold it collects no examples."""
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [each for each in found if each["impact"] in ("serious", "critical")]
-
-
-def open_model(page: Page, site: Site) -> None:
-    settled(page, f"{site.open}/attestations/{site.shown.first.removeprefix('sha256:')}")
-    page.get_by_text("Give a trust root and files").click()
-
-
-def give(page: Page, site: Site, folder: Path) -> None:
-    root = {"name": "root.json", "mimeType": "application/json", "buffer": site.shown.root}
-    page.locator("#root-file").set_input_files([root])  # type: ignore[list-item]
-    expect(page.locator("#root-state")).to_contain_text("pinned in this browser")
-    page.locator("#folder").set_input_files(folder)
-    expect(page.locator("#files-state")).to_contain_text("the whole folder", timeout=30_000)

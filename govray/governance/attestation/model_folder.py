@@ -69,7 +69,7 @@ NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
 }
-"""What files are called, in small letters; the other two verifiers get this table.
+"""What files are called, in small letters; the evidence pack's script gets this table.
 A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``."""
 _RESERVED, _INERT = NAMES["reserved"], NAMES["inert"]
 _INERT_TEXT = re.compile(rf"({'|'.join(_INERT['texts'])})([-_][a-z0-9._-]+)?")

@@ -1,7 +1,6 @@
 """The verifier's seventeen steps: number, name, what has to hold, and what it needs.
 
-The one list: the verifier, the check of an envelope alone and the pages import it. The pages'
-script gets it with ``kinds.json``.
+The one list: the verifier and the check of an envelope alone import it.
 """
 
 from __future__ import annotations

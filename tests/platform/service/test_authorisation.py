@@ -430,8 +430,6 @@ CASES = [
     get("/", ALL),
     get("/search", ALL),
     Case("POST", "/search", TOKENS, "/search", ok=(403,)),
-    get("/static/kinds.json", ALL, open=True),
-    get("/views", ALL),
     get("/sign-in", ALL, open=True),
     # A form is taken from our own pages only, whoever sends it.
     Case("POST", "/sign-in", ALL, "/sign-in", ok=(403,), open=True),

@@ -30,7 +30,7 @@ HEADED = [
     "/v1/runs/going/metrics/stream",
     "/",
     "/models/first/1.0.0",
-    "/static/verify.js",
+    "/static/dom.js",
     "/nothing",
 ]
 
@@ -63,7 +63,7 @@ def test_head_is_the_head_of_get(shelf: Library, path: str) -> None:
         ("GET", "/v1/attestations:verify", "POST"),
         ("HEAD", "/v1/records:search", "POST"),
         ("POST", "/v1/openapi.json", "GET, HEAD"),
-        ("POST", "/static/verify.js", "GET, HEAD"),
+        ("POST", "/static/dom.js", "GET, HEAD"),
         ("PATCH", "/sign-in", "GET, HEAD, POST"),
     ],
 )

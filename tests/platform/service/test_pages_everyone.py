@@ -68,7 +68,6 @@ LISTINGS = {
     "/tokens": ROLES[:5],
     "/users": ("admin", "auditor"),
     "/audit": ("admin", "auditor"),
-    "/views": ROLES,
     "/sign-in": ROLES,
 }
 NOWHERE = (

@@ -10,6 +10,7 @@ Invariants
   `govray.platform.service.identity.access` says.
 * All text is escaped by the templates. Scripts write text nodes only, which the policy
   ``require-trusted-types-for`` enforces.
-* What a page says was checked in the browser, the browser checked (`static/verify.js`).
+* A page judges no model: what it says of one is the service's word, and it names the commands that
+  need no service.
 * Forms do what the routes of ``/v1`` do, by the same functions, and so with the same rules.
 """

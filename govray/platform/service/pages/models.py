@@ -23,7 +23,6 @@ from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
 from govray.governance.submission.register_forms import Isolation
 from govray.governance.trust.license import LICENSE_CATEGORIES
-from govray.governance.verify.steps import STEPS
 from govray.platform.service.http.edits import etag
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import PageDep
@@ -227,7 +226,6 @@ def _page(
         named=named,
         depth_groups=depth_groups,
         depth=depth,
-        steps=STEPS,
         monitored=bool(policy and policy.memorization),
         profile=_charts(profiles, policy, findings),
         findings=findings if whole or findings is None else own_findings(findings, found),

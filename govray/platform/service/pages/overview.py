@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -60,9 +61,9 @@ def _totals(visit: Visit) -> list[tuple[str, int]]:
 
 # The page that asks whether a text was used, by its hash.
 #
-# A script hashes the text in the browser and sends the hash alone (`static/records.js`). Without
-# it the form sends the text in the body of a request, where no log has it. It is hashed, and
-# neither stored nor logged. A form is taken from our own pages only.
+# A script hashes the text in the browser and the form sends the hash alone (`static/records.js`).
+# Without it the form sends the text in the body of a request, where no log has it. It is hashed,
+# and neither stored nor logged. A form is taken from our own pages only.
 
 
 @router.get("/search")
@@ -72,22 +73,20 @@ def form(visit: VisitDep) -> HTMLResponse:
     )
 
 
-async def _text(request: Request) -> bytes:
-    """The text of the form as the browser had it: a form sends its lines with CRLF."""
-    return (await form_of(request)).get("text", "").encode()
+async def _hash(request: Request) -> str:
+    """The hash in the form, or that of its text; empty if it has neither."""
+    given = await form_of(request)
+    if text := given.get("text", "").encode():
+        return hashlib.sha256(text).hexdigest()
+    return given.get("sha256", "")
 
 
 @router.post("/search", dependencies=[CORPUS_READERS])
-def search(visit: VisitDep, text: Annotated[bytes, Depends(_text)]) -> HTMLResponse:
-    """The same answer as the script gives, but for proofs: those are checked in a browser."""
-    answer = answer_of(visit, hashlib.sha256(text).hexdigest(), 0) if text else None
-    status = 200 if text else 422
-    return render(visit, "search.html", status=status, reads=True, answer=answer, missing=not text)
-
-
-@router.get("/views")
-def views(visit: VisitDep) -> HTMLResponse:
-    return render(visit, "views.html")
+def search(visit: VisitDep, digest: Annotated[str, Depends(_hash)]) -> HTMLResponse:
+    asked = re.fullmatch("[0-9a-f]{64}", digest) is not None
+    answer = answer_of(visit, digest, 0) if asked else None
+    status = 200 if asked else 422
+    return render(visit, "search.html", status=status, reads=True, answer=answer, missing=not asked)
 
 
 Filter = Annotated[str, Query(max_length=200)]

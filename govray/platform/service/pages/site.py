@@ -6,25 +6,13 @@ the problem details of the same error say.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from govray.evidence.views.disclosure import Disclosure
-from govray.evidence.views.view import View
-from govray.governance.attestation import model_folder
-from govray.governance.attestation.model_attestation import DISCLAIMER, Attestation
-from govray.governance.formats.document import Document
-from govray.governance.policy.credential import Credential
-from govray.governance.policy.depth_policy import Policy
-from govray.governance.trust.authority import Delegation, TrustRoot
-from govray.governance.trust.revocation_list import RevocationList
-from govray.governance.verify.steps import STEPS
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity import session_cookie
@@ -50,43 +38,6 @@ from govray.platform.service.pages import (
 )
 from govray.platform.service.pages.rendering import page
 
-_KINDS: dict[str, type[Document]] = {
-    "attestation": Attestation,
-    "credential": Credential,
-    "delegation": Delegation,
-    "disclosure": Disclosure,
-    "policy": Policy,
-    "revocations": RevocationList,
-    "trustRoot": TrustRoot,
-}
-
-
-@lru_cache(maxsize=1)
-def kinds() -> bytes:
-    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``.
-
-    ``view`` is the schema of a view, which is no signed document. ``names`` are the rules for what
-    files of a model folder are called.
-    """
-    found = {
-        name: {
-            "predicateType": kind.PREDICATE_TYPE,
-            "schema": kind.model_json_schema(by_alias=True),
-        }
-        for name, kind in _KINDS.items()
-    }
-    steps = [{"number": step.number, "name": step.name} for step in STEPS]
-    view = View.model_json_schema(by_alias=True)
-    told = {
-        "disclaimer": DISCLAIMER,
-        "kinds": found,
-        "names": model_folder.NAMES,
-        "steps": steps,
-        "view": view,
-    }
-    return json.dumps(told, sort_keys=True).encode()
-
-
 _KEPT = ("www-authenticate", "retry-after", "allow")
 """Headers that a problem's page has like its details."""
 
@@ -102,11 +53,6 @@ for _each in (
 ):
     router.include_router(_each.router)
 router.include_router(cases.requests)
-
-
-@router.get("/static/kinds.json")
-def document_kinds() -> Response:
-    return Response(kinds(), media_type="application/json", headers=_ASSETS)
 
 
 class Assets(StaticFiles):

@@ -21,13 +21,3 @@ function fill(node, attributes, children) {
 }
 
 export const json = (node) => JSON.parse(node.textContent);
-
-export async function fetchBytes(path) {
-  const response = await fetch(path, { credentials: "same-origin" });
-  if (!response.ok) throw new Error(`${path}: the server answered ${response.status}`);
-  return new Uint8Array(await response.arrayBuffer());
-}
-
-export async function fetchJson(path) {
-  return JSON.parse(new TextDecoder().decode(await fetchBytes(path)));
-}
