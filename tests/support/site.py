@@ -143,11 +143,6 @@ def paths(site: Site) -> dict[str, str]:
         "ledgers": "/ledgers",
         "ledger": "/ledgers/run-first",
         "was-this-used": "/search",
-        "projects": "/projects",
-        "project": "/projects/default",
-        "users": "/users",
-        "tokens": "/tokens",
-        "audit-log": "/audit",
         "sign-in": "/sign-in",
     }
 

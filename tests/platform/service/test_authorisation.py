@@ -109,7 +109,6 @@ CASES = [
     get("/v1/audit", ("admin", "auditor")),
     get("/v1/usage", STAFF),
     get("/v1/usage.csv", STAFF),
-    get("/usage", STAFF),
     get("/v1/versions", ALL),
     get("/v1/experiments", STAFF),
     get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),
@@ -453,28 +452,7 @@ CASES = [
     get("/corpora", TOKENS),
     get("/corpora/{corpus}", MINE, "/corpora/acme", unseen=("other supplier",)),
     get("/corpora/{corpus}", THEIRS, "/corpora/alpha", unseen=("supplier",)),
-    get("/projects", PEOPLE),
-    get("/projects/{project}", STAFF, "/projects/default", unseen=OUTSIDE),
-    get("/tokens", PEOPLE),
-    get("/users", ("admin", "auditor")),
-    get("/audit", ("admin", "auditor")),
     # Forms, again: none of these is from a page of ours.
-    *(
-        Case("POST", template, who, template.format(project="default"), ok=(403,))
-        for template, who in (
-            ("/projects", PEOPLE),
-            ("/workspaces", PEOPLE),
-            ("/projects/{project}/settings", PEOPLE),
-            ("/projects/{project}/archive", PEOPLE),
-            ("/projects/{project}/delete", STAFF),
-            ("/projects/{project}/restore", STAFF),
-            ("/projects/{project}/roles", PEOPLE),
-            ("/projects/{project}/roles/remove", PEOPLE),
-            ("/users", ("admin",)),
-            ("/tokens", PEOPLE),
-            ("/tokens/revoke", PEOPLE),
-        )
-    ),
     get("/ask", ALL),
     Case("POST", "/ask", ALL, "/ask", ok=(403,)),
     hidden("/ask/{case}/{key}", WATCHERS, "/ask/{case}/no-key"),

@@ -183,7 +183,6 @@ def test_a_project_says_what_its_checkpoints_take_and_what_is_marked(
     all_, marked = taken()
     delete(service, run)
     assert taken() == (all_, marked + 14)
-    assert "are marked to be deleted" in ask.get("/projects/default").text
     swept(service, run)
     assert taken() == (all_ - 14, marked)
 
@@ -482,9 +481,8 @@ def test_what_is_deleted_is_not_resumed(service: Service, run: Path) -> None:
 def test_a_page_asks_first_and_says_when_it_goes_and_when_it_went(
     service: Service, run: Path
 ) -> None:
-    project, _ = in_a_project(service, run)
     admin, auditor = service.client("admin", **OWN_PAGE), service.client("auditor")
-    pages = (f"/runs/{run.name}", f"/experiments/{run.name}", f"/projects/{project}")
+    pages = (f"/runs/{run.name}", f"/experiments/{run.name}")
     for here in pages:
         assert "?ask=delete" in admin.get(here).text
         assert "?ask=delete" not in auditor.get(here).text

@@ -57,17 +57,11 @@ LISTINGS = {
     "/runs": STAFF,
     "/runs?state=COMPLETED&sort=loss": STAFF,
     "/compare": STAFF,
-    "/usage?by=pool": STAFF,
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/policies": ROLES,
     "/ledgers": ROLES,
     "/search": ROLES,
-    "/projects": ROLES[:5],
-    "/projects/default": STAFF,
-    "/tokens": ROLES[:5],
-    "/users": ("admin", "auditor"),
-    "/audit": ("admin", "auditor"),
     "/sign-in": ROLES,
 }
 NOWHERE = (
@@ -83,7 +77,6 @@ NOWHERE = (
     "/corpora/none",
     "/ledgers/none",
     f"/policies/{'0' * 64}",
-    "/projects/none",
     "/none",
     "/models?nonsense=1",
 )

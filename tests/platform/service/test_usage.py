@@ -1,4 +1,4 @@
-"""What was used, by project, user and pool, on both databases: as JSON, as a file, on a page."""
+"""What was used, by project, user and pool, on both databases: as JSON and as a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from govray.platform.store.database import open_store
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
-from govray.platform.store.tables import Checkpoint, Pool, Project
+from govray.platform.store.tables import Checkpoint, Pool
 from tests.support.databases import on_both
 from tests.support.happened import experiment, run_row, submission
 from tests.support.people import Service, serve
@@ -89,15 +89,3 @@ def test_a_name_in_the_file_is_no_formula(used: Service) -> None:
     ]
     pools = used.client("auditor").get("/v1/usage.csv?by=pool").text
     assert [line.partition(",")[0] for line in pools.splitlines()] == ["pool", "", "cpu", "gpu"]
-
-
-def test_the_page_has_the_same_and_leads_to_the_file(used: Service) -> None:
-    client = used.client("auditor", accept="text/html")
-    page = client.get("/usage?by=user&since=2026-11-01").text
-    assert "=HYPERLINK(&#34;x&#34;)" in page
-    assert '/v1/usage.csv?by=user&amp;since=2026-11-01T00%3A00%3A00Z"' in page
-    assert client.get("/usage?since=soon").status_code == 422
-    with Session(used.engine) as session:
-        session.get_one(Project, "default").settings = {"monthly_accelerator_hours": 12.5}
-        session.commit()
-    assert "2.00 of 12.5 accelerator-hours" in client.get("/projects/default").text

@@ -77,13 +77,12 @@ def deleting(
     find: Callable[..., Any],
     delete: Callable[[Visit, Any], object],
     restore: Callable[[Visit, Any], object],
-    guard: Any = SUBMITTERS,
 ) -> None:
     """Add the forms that delete what ``find`` finds, whose page is at ``path``, and restore it."""
     page = path.partition("{")[0]
 
     def add(verb: str, act: Callable[[Visit, Any], object], found: Any) -> None:
-        @router.post(f"{path}/{verb}", dependencies=[guard, Depends(form_of)])
+        @router.post(f"{path}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
         def answer(visit: VisitDep, known: Any = found) -> Response:
             name = getattr(known, "id", known)
             act(visit, known)

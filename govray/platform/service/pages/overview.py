@@ -1,4 +1,4 @@
-"""The first page; whether a text was used, asked by its hash; and the audit log."""
+"""The first page, and whether a text was used, asked by its hash."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import hashlib
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import col
 
-from govray.platform.service.identity.pagination import PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages import experiments
 from govray.platform.service.pages.form_fields import form_of
@@ -19,16 +18,11 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import model_rows
 from govray.platform.service.routes.records import answer_of
 from govray.platform.service.visible.reach import is_staff
-from govray.platform.service.visible.readers import (
-    AUDITORS,
-    CORPUS_READERS,
-    reads_corpora,
-    reads_runs,
-)
+from govray.platform.service.visible.readers import CORPUS_READERS, reads_corpora, reads_runs
 from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.service.visible.visible_models import attestations, ledgers
-from govray.platform.service.visible.visible_runs import audit_entries, runs
-from govray.platform.store.tables import Attestation, AuditEntry, Corpus, Ledger, Run
+from govray.platform.service.visible.visible_runs import runs
+from govray.platform.store.tables import Attestation, Corpus, Ledger, Run
 
 router = APIRouter()
 
@@ -87,20 +81,3 @@ def search(visit: VisitDep, digest: Annotated[str, Depends(_hash)]) -> HTMLRespo
     answer = answer_of(visit, digest, 0) if asked else None
     status = 200 if asked else 422
     return render(visit, "search.html", status=status, reads=True, answer=answer, missing=not asked)
-
-
-Filter = Annotated[str, Query(max_length=200)]
-
-
-@router.get("/audit", dependencies=[AUDITORS])
-def audit_log(
-    visit: VisitDep, page: PageDep, user: Filter = "", subject: Filter = "", action: Filter = ""
-) -> HTMLResponse:
-    row = AuditEntry
-    given = {"user": user.strip(), "subject": subject.strip(), "action": action.strip()}
-    statement = filtered(
-        select(row).where(audit_entries(visit.caller)),
-        *((getattr(row, name), value or None) for name, value in given.items()),
-    )
-    rows, after = page.rows(visit.session, statement, [col(row.number)], descending=True)
-    return render(visit, "audit.html", entries=rows, after=after, given=given)

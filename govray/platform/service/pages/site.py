@@ -27,14 +27,11 @@ from govray.platform.service.pages import (
     models,
     new_experiment,
     overview,
-    people,
     policies,
-    projects,
     queue,
     runs,
     signing_in,
     tasks,
-    usage,
 )
 from govray.platform.service.pages.rendering import page
 
@@ -49,7 +46,7 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 router = APIRouter(include_in_schema=False)
 for _each in (
     *(overview, models, corpora, policies, experiments, runs, comparison, ledgers, signing_in),
-    *(queue, tasks, new_experiment, projects, people, usage, cases),
+    *(queue, tasks, new_experiment, cases),
 ):
     router.include_router(_each.router)
 router.include_router(cases.requests)

@@ -43,7 +43,6 @@ def test_a_stale_change_is_refused(place: Place, change: str) -> None:
 
 
 FORMS: dict[str, tuple[str, str, str]] = {
-    "/projects/default": ("/projects/default/settings", "settings", "max_slots: {}"),
     "/models/first/1.0.0/edit": ("/models/first/1.0.0/edit", "notes", "note {}"),
     "/experiments/e1": ("/experiments/e1/tags", "tags", "tag-{}"),
 }

@@ -1,4 +1,4 @@
-"""Pages of projects, people, the audit log and versions in a real browser, by who may use them."""
+"""Deleting an experiment and registering a version, in a real browser, by those who may."""
 
 from __future__ import annotations
 
@@ -36,58 +36,7 @@ def chromium() -> Iterator[Browser]:
         yield opened
 
 
-def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
-    tmp_path: Path, chromium: Browser
-) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    engine = open_store(url, create=True)
-    tokens = make_tokens(engine, "acme", "umbrella")
-    engine.dispose()
-    with served(url, auth=True) as address:
-        member = reader(chromium, address, tokens["member"], 390)
-        member.goto(f"{address}/projects")
-        expect(member.locator("main")).to_contain_text("You have no role in a project")
-        whole(member, 390)
-
-        admin = reader(chromium, address, tokens["admin"], 390)
-        admin.goto(f"{address}/projects")
-        admin.locator("#name").fill("vision")
-        admin.locator("#description").fill(HOSTILE)
-        admin.get_by_role("button", name="Make the project").click()
-        expect(admin.locator("h1")).to_have_text("vision")
-        expect(admin.locator("main")).to_contain_text(HOSTILE)
-        admin.locator("#subject").fill("member")
-        admin.locator("#role").select_option("engineer")
-        admin.get_by_role("button", name="Give the role").click()
-        expect(admin.get_by_role("button", name="Remove engineer of member")).to_be_visible()
-        admin.locator("#settings-text").fill("max_slots: 8\nfixed: {seed: 1}\n")
-        admin.get_by_role("button", name="Set the policy").click()
-        expect(admin.locator("#settings-text")).to_have_value("max_slots: 8\nfixed:\n  seed: 1\n")
-        whole(admin, 390)
-
-        member.goto(f"{address}/projects/vision")
-        expect(member.locator("dl.facts")).to_contain_text("engineer")
-        expect(member.get_by_role("button", name="Give the role")).to_have_count(0)
-        expect(member.locator("main")).to_contain_text("max_slots: 8")
-        whole(member, 390)
-
-        admin.get_by_role("button", name="Remove engineer of member").click()
-        expect(admin.get_by_role("button", name="Remove engineer of member")).to_have_count(0)
-        admin.locator("#settings-text").fill("max_slot: 8")
-        admin.get_by_role("button", name="Set the policy").click()
-        expect(admin.locator("main")).to_contain_text("max_slot: Extra inputs")
-        assert "400" in admin.wrong.pop()  # type: ignore[attr-defined]
-        admin.goto(f"{address}/audit?subject=project%20vision")
-        expect(admin.locator("tbody")).to_contain_text("role.unbind")
-        admin.goto(f"{address}/users")
-        admin.get_by_role("button", name="Disable member").click()
-        expect(admin.get_by_role("button", name="Enable member")).to_be_visible()
-        whole(admin, 390)
-        for page in (admin, member):
-            page.context.close()
-
-
-def test_an_admin_deletes_a_project_and_an_experiment_and_takes_it_back(
+def test_an_admin_deletes_an_experiment_and_takes_it_back(
     tmp_path: Path, chromium: Browser
 ) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
@@ -107,19 +56,18 @@ def test_an_admin_deletes_a_project_and_an_experiment_and_takes_it_back(
     engine.dispose()
     with served(url, auth=True) as address:
         page = reader(chromium, address, tokens["admin"], 390)
-        for path in ("/experiments/gpt", "/projects/vision"):
-            page.goto(address + path)
-            page.get_by_role("link", name="Delete …").click()
-            expect(page.get_by_role("alertdialog")).to_contain_text("or not at all, and goes after")
-            whole(page, 390)
-            page.get_by_role("link", name="Leave it").click()
-            expect(page.get_by_role("alertdialog")).to_have_count(0)
-            page.get_by_role("link", name="Delete …").click()
-            page.get_by_role("button", name="Delete it").click()
-            expect(page.get_by_role("status")).to_contain_text("admin deleted it. It goes after")
-            whole(page, 390)
-            page.get_by_role("button", name="Restore it").click()
-            expect(page.get_by_role("link", name="Delete …")).to_be_visible()
+        page.goto(f"{address}/experiments/gpt")
+        page.get_by_role("link", name="Delete …").click()
+        expect(page.get_by_role("alertdialog")).to_contain_text("or not at all, and goes after")
+        whole(page, 390)
+        page.get_by_role("link", name="Leave it").click()
+        expect(page.get_by_role("alertdialog")).to_have_count(0)
+        page.get_by_role("link", name="Delete …").click()
+        page.get_by_role("button", name="Delete it").click()
+        expect(page.get_by_role("status")).to_contain_text("admin deleted it. It goes after")
+        whole(page, 390)
+        page.get_by_role("button", name="Restore it").click()
+        expect(page.get_by_role("link", name="Delete …")).to_be_visible()
         page.context.close()
 
 
