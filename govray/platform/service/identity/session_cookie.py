@@ -16,8 +16,6 @@ from fastapi import Request, Response
 
 COOKIE = "govray_session"
 ATTEMPT = "govray_sign_in"
-FORMER = "govray_token"
-"""What pages kept a token in, before there were sessions. It counts no more and is removed."""
 SECURE = "__Host-"
 
 

@@ -23,7 +23,7 @@ from govray.platform.service.identity.browser_sessions import LASTS
 from govray.platform.service.identity.caller import PUBLIC, Caller
 from govray.platform.service.identity.code_flow import CALLBACK, LONGEST_CODE, CodeFlow
 from govray.platform.service.identity.provider_address import NoAnswer
-from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE, FORMER
+from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE
 from govray.platform.service.identity.sign_in_attempts import Attempt
 from govray.platform.service.identity.tokens import Accepted, NotAccepted
 from govray.platform.service.pages.form_fields import form_of, from_own_page
@@ -62,14 +62,13 @@ async def sign_out(request: Request) -> Response:
     from_own_page(request)
     response = RedirectResponse("/", status_code=303, headers=HEADERS)
     await _end_former(request)
-    session_cookie.remove(request, response, COOKIE, FORMER)
+    session_cookie.remove(request, response, COOKIE)
     return response
 
 
 async def give(request: Request, response: Response, secret: str, *, secure: bool) -> None:
     """Give the browser a session. One that it had before ends, whoever's it was."""
     await _end_former(request)
-    session_cookie.remove(request, response, FORMER)
     seconds = int(LASTS.total_seconds())
     session_cookie.write(response, COOKIE, secret, secure=secure, seconds=seconds)
 

@@ -17,7 +17,7 @@ from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity import session_cookie
 from govray.platform.service.identity.caller import PUBLIC
-from govray.platform.service.identity.session_cookie import COOKIE, FORMER
+from govray.platform.service.identity.session_cookie import COOKIE
 from govray.platform.service.pages import (
     cases,
     comparison,
@@ -82,7 +82,7 @@ def _as_page(handler: Handler) -> Handler:
                 shown.headers[name] = response.headers[name]
         if problem.status_code == 401:
             # A session that has ended: without its cookie, what is public is there again.
-            session_cookie.remove(request, shown, COOKIE, FORMER)
+            session_cookie.remove(request, shown, COOKIE)
         return shown
 
     return respond

@@ -16,7 +16,7 @@ from govray.platform.service.identity import browser_sessions, tokens
 from govray.platform.service.identity.access import REMEMBERED, CallerDep
 from govray.platform.service.identity.browser_sessions import IDLE, LASTS, NOTED
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.identity.session_cookie import COOKIE, FORMER, SECURE
+from govray.platform.service.identity.session_cookie import COOKIE, SECURE
 from govray.platform.service.identity.tokens import Accepted
 from govray.platform.store.tables import AuditEntry, BrowserSession, User
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in
@@ -191,9 +191,6 @@ def test_a_session_is_no_token_and_a_token_no_session(service: Service) -> None:
     cookie = sign_in(service.client("public"), text)
     assert status(service.client("public", Authorization=f"Bearer {cookie}")) == 401
     assert status(holding(service, text)) == 401
-    former = service.client("public")
-    former.cookies.set(FORMER, text)
-    assert former.get("/who").json() == "public"
 
 
 def test_over_https_only_the_cookie_of_this_very_host_counts(service: Service) -> None:
