@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlmodel import Session, col
 
 from govray.errors import UsageError
@@ -26,17 +26,19 @@ from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
+    MOST_LINES,
     MOST_POINTS,
     ViewDep,
     curves,
     lines_of,
+    loss_curve,
 )
 from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.form_fields import deleting, form_of, then
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.queue import standing
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.pages.shared_queries import linked_corpora
+from govray.platform.service.pages.shared_queries import linked_corpora, model_rows
 from govray.platform.service.routes import deletions
 from govray.platform.service.routes.experiments import (
     MOST_RUNS,
@@ -54,7 +56,7 @@ from govray.platform.service.routes.runs import KnownRun, known_run
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_models import whole_attestations
-from govray.platform.service.visible.visible_runs import FoundExperiment
+from govray.platform.service.visible.visible_runs import FoundExperiment, told_once
 from govray.platform.store import run_logs
 from govray.platform.store.experiment_tags import check_tags, tags_of
 from govray.platform.store.queue_entries import ENDED, goes_on
@@ -177,13 +179,8 @@ def experiment_page(
     runs = visit.session.scalars(
         select(Run).where(own).order_by(col(Run.started), col(Run.id)).limit(MOST_RUNS)
     ).all()
-    decisions = visit.session.scalars(
-        select(Decision)
-        .join(Run, col(Run.id) == col(Decision.run))
-        .where(own)
-        .order_by(col(Decision.at), col(Decision.run), col(Decision.number))
-        .limit(MOST_DECISIONS)
-    ).all()
+    decisions = _decisions(visit.session, own)
+    trained = [run for run in runs if run.replay_of is None]
     names = varied(runs)
     tags = tags_of(visit.session, [experiment]).get(experiment, [])
     return render(
@@ -201,6 +198,13 @@ def experiment_page(
         tags_given=" ".join(tags) if tags_given is None else tags_given,
         tags_wrong=tags_wrong,
         most_tags=MOST_TAGS,
+        models=model_rows(visit, col(Attestation.run).in_(select(col(Run.id)).where(own)))[0],
+        running=known.state not in ENDED,
+        chart=loss_curve(visit.session, trained),
+        trained=trained,
+        most_lines=MOST_LINES,
+        tail=_tail(visit.session, trained),
+        level=level,
         runs=runs,
         names=names[:MOST_COLUMNS],
         plots=search_plots(visit.session, known.indexed, runs, names, x)
@@ -211,6 +215,14 @@ def experiment_page(
         show_run=True,
         **_KINDS,
     )
+
+
+def _decisions(session: Session, whose: ColumnElement[bool]) -> Sequence[Decision]:
+    """``whose``: a condition on `Run`."""
+    d = Decision
+    statement = select(d).join(Run, col(Run.id) == col(d.run)).where(whose, told_once())
+    statement = statement.order_by(col(d.step), col(d.run), col(d.number), col(d.source))
+    return session.scalars(statement.limit(MOST_DECISIONS)).all()
 
 
 def _linked(visit: Visit, decisions: Sequence[Decision]) -> frozenset[str]:
@@ -233,12 +245,7 @@ def of_run(
     deletes = deletions.may_delete(visit, known.experiment)
     lines = lines_of(visit.session, run, first=view.first, last=view.last)
     live = goes_on(visit.session, known)
-    decisions = visit.session.scalars(
-        select(Decision)
-        .where(col(Decision.run) == run)
-        .order_by(col(Decision.step), col(Decision.number))
-        .limit(MOST_DECISIONS)
-    ).all()
+    decisions = _decisions(visit.session, col(Run.id) == run)
     checkpoints = visit.session.scalars(
         select(Checkpoint).where(col(Checkpoint.run) == run).order_by(col(Checkpoint.step))
     )
@@ -268,6 +275,8 @@ def of_run(
         show_run=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
+        models=model_rows(visit, col(Attestation.run) == run)[0],
+        running=live,
         figures=newest(folder_of(visit.session, known)),
         bars=bars,
         shades=shades,
@@ -326,6 +335,8 @@ def act(visit: VisitDep, known: KnownExperiment, verb: Demand) -> Response:
 
 
 LINES = 500
+TAIL = 20
+"""Lines of a log on the page of an experiment."""
 
 # As `level` in static/logs.js.
 _BAD = re.compile(r"\b(error|exception|traceback|fatal|critical|failed|killed)\b", re.I)
@@ -341,6 +352,22 @@ def level(text: str) -> str:
     return "warn" if _WARN.search(text) or _WARN_NAME.search(text) else ""
 
 
+def _newest(kept: Sequence[run_logs.KeptLog]) -> str:
+    """The log of rank 0 in the last attempt, or else the first; empty if none is kept."""
+    of_rank = [each.name for each in kept if "rank-0-" in each.name]
+    return of_rank[-1] if of_rank else kept[0].name if kept else ""
+
+
+def _tail(session: Session, runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The last lines of what the newest of the runs printed."""
+    if not runs:
+        return None
+    folder = folder_of(session, runs[-1])
+    name = _newest(run_logs.listed(folder))
+    part = run_logs.read(folder, name, start=None, most=TAIL)
+    return {"run": runs[-1].id, "name": name, "lines": part.lines if part else ()}
+
+
 @router.get("/runs/{run}/logs")
 def logs_of_run(
     visit: VisitDep,
@@ -350,9 +377,7 @@ def logs_of_run(
     start: Annotated[int | None, Query(alias="from", ge=0, le=LARGEST)] = None,
 ) -> HTMLResponse:
     kept = run_logs.listed(folder_of(visit.session, known))
-    # Of the last attempt rank 0, if nobody says which.
-    name = name or next((each.name for each in reversed(kept) if "rank-0-" in each.name), "")
-    name = name or (kept[0].name if kept else "")
+    name = name or _newest(kept)
     part = (
         part_of(visit.session, known, name, search=search, start=start, lines=LINES)
         if name

@@ -36,6 +36,7 @@ from govray.platform.service.pages.shared_queries import (
     attestation_href,
     linked_corpora,
     model_rows,
+    verdict_of,
     version_href,
     version_rows,
 )
@@ -61,7 +62,6 @@ from govray.platform.store import registry, tables
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.promotion_gates import failures
 from govray.platform.store.registry import STAGES
-from govray.platform.store.reverifications import newest as newest_reverification
 from govray.platform.store.tables import Attestation, ModelVersion, TrustRoot
 
 ClosedSteps: TypeAlias = tuple[tuple[int, int], ...]
@@ -203,10 +203,7 @@ def _page(
         version=version,
         stages=stages_after(visit, version),
         registers=_registers(visit, row, version),
-        registry=is_within(visit.session, visit.caller, row.digest),
-        again=newest_reverification(visit.session, [row.digest]).get(row.digest)
-        if is_within(visit.session, visit.caller, row.digest)
-        else None,
+        verdict=verdict_of(visit, row),
         document=document,
         whole=whole,
         staff=is_within(visit.session, visit.caller, row.digest),

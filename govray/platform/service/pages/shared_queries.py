@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import ColumnElement, Row, func, select, true
 from sqlmodel import col
 
-from govray.platform.service.identity.caller import Caller
+from govray.errors import CouldNotCheck, GovrayError
 from govray.platform.service.identity.pagination import Page
 from govray.platform.service.identity.visit import Visit
-from govray.platform.service.visible.reach import within
+from govray.platform.service.visible.reach import is_within, within
 from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.service.visible.visible_models import (
     attestation_order,
@@ -22,7 +23,8 @@ from govray.platform.service.visible.visible_models import (
     versions,
 )
 from govray.platform.store import tables
-from govray.platform.store.tables import Attestation, ModelVersion
+from govray.platform.store.reverifications import newest
+from govray.platform.store.tables import Attestation, ModelVersion, Reverification
 
 LATEST = 8
 
@@ -33,6 +35,8 @@ _WHOLE = ("run", "signer", "assurance", "finished")
 """What only those see of a model who read its attestation whole."""
 _LISTED: tuple[Any, ...] = (
     *(getattr(Attestation, name) for name in ("digest", "name", "started", "public", *_WHOLE)),
+    col(tables.TrustRoot.name).label("root_name"),
+    col(tables.TrustRoot.version).label("root_version"),
     col(tables.Policy.name).label("policy_name"),
     col(tables.Policy.version).label("policy_version"),
 )
@@ -43,8 +47,11 @@ _MODEL = func.coalesce(col(ModelVersion.model), "").label("model")
 _VERSION = func.coalesce(col(ModelVersion.version), "").label("version")
 
 
-def model_rows(visit: Visit, *, page: Page | None = None) -> tuple[list[ModelRow], str | None]:
-    """The newest models that the caller may read of, and the cursor of what follows.
+def model_rows(
+    visit: Visit, which: ColumnElement[bool] | None = None, *, page: Page | None = None
+) -> tuple[list[ModelRow], str | None]:
+    """The newest models that the caller may read of, and the cursor of what follows. ``which``: a
+    condition on `Attestation`.
 
     Each registered version is a row, so an attestation registered under two names has two rows. An
     unregistered one is a row too. A supplier's are in the order of their digests: when a run began
@@ -53,7 +60,7 @@ def model_rows(visit: Visit, *, page: Page | None = None) -> tuple[list[ModelRow
     statement = (
         _models(visit, _MODEL, _VERSION, col(ModelVersion.stage))
         .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
-        .where(attestations(visit.caller))
+        .where(attestations(visit.caller), true() if which is None else which)
     )
     columns = (*attestation_order(visit.caller), _MODEL, _VERSION)
     following = None
@@ -62,7 +69,7 @@ def model_rows(visit: Visit, *, page: Page | None = None) -> tuple[list[ModelRow
         rows = visit.session.execute(statement.order_by(*order).limit(LATEST)).all()
     else:
         rows, following = page.rows(visit.session, statement, columns, descending=True)
-    return [_listed(visit.caller, row) for row in rows], following
+    return _listed(visit, rows), following
 
 
 def version_rows(visit: Visit, model: str, page: Page) -> tuple[list[ModelRow], str | None]:
@@ -75,25 +82,81 @@ def version_rows(visit: Visit, model: str, page: Page) -> tuple[list[ModelRow], 
         .where(col(v.model) == model, versions(visit.caller))
     )
     rows, following = page.rows(visit.session, statement, columns, descending=True)
-    return [_listed(visit.caller, row) for row in rows], following
+    return _listed(visit, rows), following
 
 
 def _models(visit: Visit, *more: Any) -> Any:
     listed = select(*_LISTED, within(visit.caller).label("within"), *more)
-    return listed.join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+    root, policy = tables.TrustRoot, tables.Policy
+    listed = listed.join(root, col(root.digest) == col(Attestation.trust_root))
+    return listed.join(policy, col(policy.digest) == col(Attestation.policy))
 
 
-def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
-    """One model in a listing. What is None is not for this caller, or not known."""
+def _listed(visit: Visit, rows: Sequence[Row[Any]]) -> list[ModelRow]:
+    """The models of a listing. What is None is not for this caller, or not known."""
+    again = newest(visit.session, [row.digest for row in rows])
+    return [_row(visit, row, again.get(row.digest)) for row in rows]
+
+
+def _row(visit: Visit, row: Row[Any], again: Reverification | None) -> ModelRow:
     found: ModelRow = {
+        "verdict": _verdict(visit, row.digest, row.root_name, row.root_version, again).word,
         "href": version_href(row.model, row.version) if row.model else attestation_href(row.digest),
         "name": row.model or row.name,
         "version": row.version or None,
-        "stage": row.stage if reads_registry(caller, row) else None,
+        "stage": row.stage if reads_registry(visit.caller, row) else None,
         "policy": f"{row.policy_name} v{row.policy_version}",
         **{name: getattr(row, name) for name in _WHOLE},
     }
-    return found if reads_whole(caller, row) else found | dict.fromkeys(("policy", *_WHOLE))
+    return found if reads_whole(visit.caller, row) else found | dict.fromkeys(("policy", *_WHOLE))
+
+
+_OUTCOMES = {"failed": "REFUSED", "could not check": "NOT CHECKED"}
+_ELSEWHERE = "Its operator knows why."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What this service says of a model: its own word. ``word`` is VERIFIED, REFUSED or
+    NOT CHECKED; ``why`` are sentences."""
+
+    word: str
+    why: str
+
+
+def verdict_of(visit: Visit, row: Attestation) -> Verdict:
+    """The verdict on an attestation that the caller may read of."""
+    root = visit.session.get_one(tables.TrustRoot, row.trust_root)
+    again = newest(visit.session, [row.digest]).get(row.digest)
+    found = _verdict(visit, row.digest, root.name, root.version, again)
+    if found.word != "VERIFIED":
+        return found
+    why = [found.why]
+    if visit.session.get(tables.AbsentRecords, row.digest) is not None:
+        why.append("Its records were not read: whose they are is the signer’s word.")
+    if not visit.request.app.state.revocations.look().lists:
+        why.append("No revocation list was given.")
+    return replace(found, why=" ".join(why))
+
+
+def _verdict(
+    visit: Visit, digest: str, root: str, version: int, again: Reverification | None
+) -> Verdict:
+    """Only what verified was indexed (`govray.platform.indexing.indexer`). Since then it may have
+    been revoked, or verified again with another outcome; why is for who reads its place."""
+    word, why = "VERIFIED", ""
+    lists = visit.request.app.state.revocations.look()
+    try:
+        lists.require(digest, root)
+    except GovrayError as error:
+        word = "NOT CHECKED" if isinstance(error, CouldNotCheck) else "REFUSED"
+        why = f"{error.what}. {error.do or ''}".strip()
+    if word != "REFUSED" and again is not None and again.outcome in _OUTCOMES:
+        word, why = _OUTCOMES[again.outcome], again.why or ""
+    if word != "VERIFIED":
+        return Verdict(word, why if is_within(visit.session, visit.caller, digest) else _ELSEWHERE)
+    when = "when it was indexed" if again is None else f"again, last at {again.checked}"
+    return Verdict(word, f"Against the trust root {root} version {version}, {when}.")
 
 
 def version_href(model: str, version: str) -> str:

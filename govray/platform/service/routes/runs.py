@@ -28,7 +28,7 @@ from govray.platform.service.identity.pagination import (
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible import visible_runs
 from govray.platform.service.visible.readers import RUN_READERS
-from govray.platform.service.visible.visible_runs import find_run
+from govray.platform.service.visible.visible_runs import find_run, told_once
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState, RunState
 
@@ -208,7 +208,7 @@ def decisions(
 ) -> Listing[Decision]:
     """What was decided during a run, and why."""
     row = tables.Decision
-    statement = filtered(select(row).where(row.run == known.id), (row.kind, kind))
+    statement = filtered(select(row).where(row.run == known.id, told_once()), (row.kind, kind))
     return page.listing(session, statement, (row.source, row.number), Decision.model_validate)
 
 

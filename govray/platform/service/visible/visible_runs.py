@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
@@ -39,6 +40,18 @@ def is_no_task() -> ColumnElement[bool]:
 def runs(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Run`: those of `experiments`."""
     return of_runs(caller, tables.Run.id, "view")
+
+
+def told_once() -> ColumnElement[bool]:
+    """Condition on `Decision`: the event of a gate or flag is left out where the signed ledger has
+    the same."""
+    d, signed = tables.Decision, aliased(tables.Decision)
+    same = (
+        col(getattr(signed, name)) == col(getattr(d, name))
+        for name in ("run", "kind", "step", "corpus")
+    )
+    of_ledger = select(col(signed.run)).where(col(signed.source) == "ledger", *same)
+    return or_(col(d.source) != "events", ~of_ledger.exists())
 
 
 def entries(caller: Caller) -> ColumnElement[bool]:

@@ -107,6 +107,8 @@ def _both(one: tuple[Point, Point], other: tuple[Point, Point]) -> tuple[Point, 
 MOST_POINTS = 1000
 """Of one curve."""
 MOST_CHARTS = 12
+MOST_LINES = 8
+"""Of one chart, as static/chart.js."""
 MOST_ROWS = 40
 """Of the table beside a chart."""
 _AT_ONCE = {"yield_per": 10_000}  # rows
@@ -276,3 +278,21 @@ def curves(lines: Lines) -> list[Curve]:
         )
         for name in names[:MOST_CHARTS]
     ]
+
+
+def loss_curve(session: Session, runs: Sequence[Run]) -> Curve | None:
+    """The loss of one run, also where it was validated; of several the training loss of those
+    whose last one is least, at most `MOST_LINES`."""
+    least = sorted((run for run in runs if run.loss is not None), key=lambda run: run.loss or 0)
+    ids = [run.id for run in least[:MOST_LINES]]
+    if not ids:
+        return None
+    groups = ("training", "validation") if len(ids) == 1 else ("training",)
+    lines = {group: line_of_each(session, ids, group, "loss") for group in groups}
+    series = [
+        {"name": run if len(ids) > 1 else group, "points": lines[group][run].points}
+        for group in groups
+        for run in ids
+        if run in lines[group]
+    ]
+    return Curve("loss", "Loss", series) if series else None

@@ -57,11 +57,17 @@ if (place) {
     figure,
     series: json(figure.querySelector("script")),
   }));
-  const figures = charts.map(({ figure }) => figure);
-  watch(byId("view"), figures, (view) => {
+  const form = byId("view");
+  const redraw = (view) => {
     looked.view = view;
     for (const { figure, series } of charts) draw(figure, series, view);
-  });
+  };
+  if (form) {
+    watch(form, charts.map(({ figure }) => figure), redraw);
+  } else {
+    redraw({});
+    addEventListener("resize", () => redraw({}));
+  }
   if (place.dataset.live === "yes" && place.dataset.stream) follow(place, charts);
   place.dataset.ready = "yes";
 }
