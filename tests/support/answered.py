@@ -36,7 +36,7 @@ def _whole(config: pytest.Config) -> bool:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return (
         any((config.rootpath / _PLATFORM).is_relative_to(each) for each in asked)
-        and not any(config.getoption(each) for each in _PARTS)
+        and not any(config.getoption(each, False) for each in _PARTS)
         and config.getoption("stories") is None
         and not any(
             _PLATFORM.as_posix() in each.nodeid for each in reporter.stats.get("skipped", ())
