@@ -310,4 +310,7 @@ def _why(level: int) -> str:
         return f" ({verified_block.LEVELS[level]})"
     if level == 0:
         return ": the weights that the run started from had seen it"
-    return ": level 3 also needs a replay without the corpus (govray replay --without)"
+    return (
+        ": level 3 also needs, before, a replay without the corpus (govray replay RUN --without "
+        "CORPUS --key KEY) in the attestation (govray attest RUN)"
+    )

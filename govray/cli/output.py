@@ -73,7 +73,7 @@ Records = Annotated[
         "--records",
         metavar="DIR",
         parser=given_place,
-        help="The prepared folder that the model's run read, or its URL.",
+        help="The prepared folder that the model's run read, or the folder of all; also by URL.",
     ),
 ]
 AllowUncovered = Annotated[

@@ -73,7 +73,7 @@ def trace(
     from govray.governance.verify.trace import trace as find
 
     digest = user_files.sha256(path)
-    told = run_records(model) if records is None else given_records(records)
+    told = run_records(model) if records is None else given_records(records, model)
     verified = trusted.verify(model, records=told)
     if opening is not None:
         if corpora is not None:

@@ -125,7 +125,7 @@ def verify(
             max_rows=MAX_ROWS if max_rows is None else max_rows,
             allow_uncovered=allow_uncovered or [],
             at=moment,
-            records=None if records is None else given_records(records),
+            records=None if records is None else given_records(records, path),
             sample=sample,
         )
         found, tell = _model(path, model)

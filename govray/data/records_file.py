@@ -224,15 +224,22 @@ def find_prepared(run: Place, digest: str) -> Place | None:
         digest: Its manifest's, of the statement: a further signature changes an envelope's bytes.
     """
     for above in run.resolve().parents[:3]:
-        found: list[Any] = [*(above / PREPARED).glob(f"[!.]*/{MANIFEST_FILE}")]
-        for path in sorted(found):
-            try:
-                envelope = Envelope.parse(read_regular(path), where=str(path))
-            except (OSError, Refused):
-                continue
-            if canonical_json.sha256(envelope.payload) == digest:
-                folder: Place = path.parent
-                return folder
+        if (folder := prepared_in(above / PREPARED, digest)) is not None:
+            return folder
+    return None
+
+
+def prepared_in(folder: Place, digest: str) -> Place | None:
+    """Of the folders in one, the prepared folder of this manifest."""
+    found: list[Any] = [*folder.glob(f"[!.]*/{MANIFEST_FILE}")]
+    for path in sorted(found):
+        try:
+            envelope = Envelope.parse(read_regular(path), where=str(path))
+        except (OSError, Refused):
+            continue
+        if canonical_json.sha256(envelope.payload) == digest:
+            prepared: Place = path.parent
+            return prepared
     return None
 
 

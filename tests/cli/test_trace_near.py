@@ -126,8 +126,9 @@ def test_what_keeps_near_copies_from_being_looked_for_is_said(
     assert (code, "Near copy in acme, record 5" in out) == (0, True), err
     (model.parent / "runs").unlink()
     away = ("--records", prepared)
-    code, out, _ = ask(text, *away, model=model)
-    assert (code, "--corpora" in out, "Near copy in" in out) == (0, True, False)
+    for folder in (prepared, prepared.parent):  # of all prepared folders the model's is taken
+        code, out, _ = ask(text, "--records", folder, model=model)
+        assert (code, "--corpora" in out, "Near copy in" in out) == (0, True, False)
     code, out, _ = ask(text, "--corpora", here.corpora, *away, model=model)
     assert (code, "Near copy in acme, record 5" in out) == (0, True)
     for folder, says in [(tmp_path, "none of the model's corpora"), (Path("none"), "not a folder")]:
