@@ -140,8 +140,6 @@ def paths(site: Site) -> dict[str, str]:
         "compare-choose": "/compare",
         "corpora": "/corpora",
         "corpus": "/corpora/alpha",
-        "ledgers": "/ledgers",
-        "ledger": "/ledgers/run-first",
         "was-this-used": "/search",
         "sign-in": "/sign-in",
     }

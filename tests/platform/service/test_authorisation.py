@@ -512,11 +512,6 @@ CASES = [
         f"/runs/done/figures/{0:016x}-{7:09d}.json",
         ok=(404,),  # the run keeps none
     ),
-    get("/ledgers", ALL),
-    *(
-        hidden("/ledgers/{run}", answered, f"/ledgers/run-{model}")
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
-    ),
 ]
 
 

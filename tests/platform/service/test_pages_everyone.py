@@ -60,7 +60,6 @@ LISTINGS = {
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/policies": ROLES,
-    "/ledgers": ROLES,
     "/search": ROLES,
     "/sign-in": ROLES,
 }
@@ -75,7 +74,6 @@ NOWHERE = (
     "/compare?version=none",
     "/runs?sort=nonsense",
     "/corpora/none",
-    "/ledgers/none",
     f"/policies/{'0' * 64}",
     "/none",
     "/models?nonsense=1",
@@ -99,7 +97,6 @@ ITEMS = {
     "/runs/t-0/logs": STAFF,
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
-    "/ledgers/run-first": ROLES[:5],
 }
 
 

@@ -29,8 +29,8 @@ from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts import entropy_chart
 from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
+from govray.platform.service.pages.entropy_profiles import entropy_profiles
 from govray.platform.service.pages.form_fields import Fields, FormDep, checked, field, then
-from govray.platform.service.pages.ledgers import entropy_profiles
 from govray.platform.service.pages.rendering import brief, count, render
 from govray.platform.service.pages.shared_queries import (
     attestation_href,

@@ -23,7 +23,6 @@ from govray.platform.service.pages import (
     comparison,
     corpora,
     experiments,
-    ledgers,
     models,
     new_experiment,
     overview,
@@ -45,7 +44,7 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, policies, experiments, runs, comparison, ledgers, signing_in),
+    *(overview, models, corpora, policies, experiments, runs, comparison, signing_in),
     *(queue, tasks, new_experiment, cases),
 ):
     router.include_router(_each.router)

@@ -47,7 +47,6 @@ MODEL_ADDRESSES = (
     "/v1/ledgers/run-{}/entries/0",
     "/models/{}",
     "/models/{}/1.0.0",
-    "/ledgers/run-{}",
 )
 DIGEST_ADDRESSES = (
     "/v1/attestations/{}",
@@ -141,7 +140,7 @@ def test_listings_have_what_the_caller_reads_and_no_more(held: Places, kind: str
     assert listed("/projects", "name") <= projects | {"default"}
     assert listed("/usage", "name") == projects
     assert listed("/usage?by=user", "name") == projects_users(projects)
-    for path in ("/", "/experiments", "/models", "/ledgers"):
+    for path in ("/", "/experiments", "/models"):
         page = client.get(path, headers=PAGE)
         hidden = [each for each in RUNS if each not in reads and f"run-{each}" in page.text]
         assert hidden == [], path
