@@ -39,9 +39,10 @@ from benchmarks.copied_records import KINDS, AskedText, questions, records
 from benchmarks.process_tree import cpu_seconds, peaks
 from govray.data.corpus import build, part_files, read_part, record_hashes
 from govray.data.similarity.index_build import BuildParts, build_index, in_turn, kept_folder
-from govray.data.similarity.minhash import BANDS, LEAST, passage_signatures, shingles, words
+from govray.data.similarity.minhash import in_bands, passage_signatures
 from govray.data.similarity.near_copies import STRIDE, near
 from govray.data.similarity.passage_index import open_index
+from govray.data.similarity.shingles import LEAST, shingles
 from govray.governance.policy.record_commitment import SECRET_FILE, entry
 
 CORPUS = "copied"
@@ -193,7 +194,7 @@ def _look_up(folder: Path, before: Callable[[], None]) -> dict[str, Any]:
     for asked in _questions(folder):
         before()
         began = time.perf_counter()
-        _, cut = passage_signatures([words(asked.text)], STRIDE)
+        _, cut = passage_signatures([shingles(asked.text)], STRIDE)
         found.append(len(open_index(kept, root).candidates(cut)))
         times.append(time.perf_counter() - began)
     return _quantiles(times) | {"candidates": sum(found)}
@@ -225,9 +226,9 @@ def scan_all(folder: Path) -> dict[str, Any]:
     times = []
     for asked in _questions(folder)[:3]:
         began = time.perf_counter()
-        for signature in passage_signatures([words(asked.text)], STRIDE)[1]:
+        for signature in passage_signatures([shingles(asked.text)], STRIDE)[1]:
             equal = passages.signatures == signature
-            equal.reshape(len(equal), BANDS, -1).all(axis=2).any(axis=1)
+            in_bands(equal).all(axis=2).any(axis=1)
         times.append(time.perf_counter() - began)
     return _quantiles(times)
 
@@ -236,7 +237,7 @@ def compare_all(folder: Path) -> dict[str, Any]:
     """Recall and precision: every question against every record, shingle by shingle."""
     asked = _questions(folder)
     answers = [set(map(int, each)) for each in json.loads((folder / "answers").read_text())]
-    sets = [shingles(words(each.text)) for each in asked]
+    sets = [frozenset(shingles(each.text)) for each in asked]
     who: dict[str, list[int]] = {}
     for number, each in enumerate(sets):
         for shingle in each:
@@ -247,7 +248,7 @@ def compare_all(folder: Path) -> dict[str, Any]:
     right = record = 0
     for part in part_files(folder / "corpora" / CORPUS):
         for content in read_part(part):
-            own = shingles(words(content))
+            own = frozenset(shingles(content))
             shared: dict[int, int] = {}
             for shingle in own & every:
                 for number in who[shingle]:

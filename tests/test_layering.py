@@ -164,7 +164,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # Imported where the environment names a collector, and nowhere else.
     "traces": frozenset({"opentelemetry"}),
     "data": frozenset(
-        {"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore", "protego"}
+        {"ray", "pyarrow", "numpy", "tokenizers", "rensa", "regex", "pydantic", "obstore"}
+        | {"protego"}
     ),
     # In processes of their own, which are sent texts: what Presidio imports stays there.
     "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),

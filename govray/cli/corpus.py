@@ -310,11 +310,12 @@ def overlap(
     """Count the records that stand in two corpora of DIR. Changes nothing.
 
     A record in two corpora trains under both credentials. Near records are estimated by MinHash,
-    over passages of 128 words; the index is kept in DIR.
+    over passages of 128 sequences; the index is kept in DIR.
     """
     from govray.data import corpus
     from govray.data.overlap import digests, overlaps
     from govray.data.similarity.index_build import passages_of
+    from govray.governance.formats.text_form import TEXT_FORM
     from govray.governance.policy.record_commitment import read_secret
 
     names = corpus.list_corpora(folder)
@@ -331,6 +332,7 @@ def overlap(
         {
             "records": {name: len(each) for name, each in records.items()},
             "least": least if near else None,
+            "textForm": TEXT_FORM if near else None,
             "pairs": [
                 {"corpora": [each.first, each.second], "equal": each.equal}
                 | ({"near": each.near} if near else {})

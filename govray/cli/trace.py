@@ -55,7 +55,7 @@ def trace(
     least: Annotated[
         float,
         typer.Option(
-            "--least", min=0.01, max=1, help="Smallest share of word sequences of a near copy."
+            "--least", min=0.01, max=1, help="Smallest share of common sequences of a near copy."
         ),
     ] = 0.5,
     limit: Annotated[
@@ -66,9 +66,10 @@ def trace(
     """Find a record, or near copies of it, in what a model was trained on.
 
     It says in which steps and layers. Exact matches compare bytes. Near copies share sequences
-    of five words, and need the records on this machine. Exit code 0 whether found or not: the
+    of letters, and need the records on this machine. Exit code 0 whether found or not: the
     text or the JSON says which.
     """
+    from govray.governance.formats.text_form import TEXT_FORM
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.trace import trace as find
 
@@ -99,6 +100,7 @@ def trace(
             "sightings": [_to_json(each) for each in sightings],
             "closed": shut,
             "near": [_near_to_json(verified, each) for each in near],
+            "textForm": TEXT_FORM,
             "searched": list(searched.corpora),
             "notSearched": searched.missing,
         }
@@ -120,7 +122,7 @@ def trace(
     _tell_near(verified, near)
     line()
     if searched.corpora and not near:
-        line(f"No near copy in {len(searched.corpora)} corpora.")
+        line(f"No near copy in {len(searched.corpora)} corpora. Texts are compared as {TEXT_FORM}.")
     if len(searched.found) == limit:
         line(f"These are the first {limit}, and there may be more: --limit {2 * limit}")
     for name, why in searched.missing.items():
@@ -267,7 +269,7 @@ def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
         field("record", f"sha256:{each.sha256}")
         field(
             "overlap",
-            f"{each.overlap:.0%} of the shorter text's sequences of five words ({each.shared:,}), "
+            f"{each.overlap:.0%} of the shorter text's sequences of letters ({each.shared:,}), "
             f"{each.jaccard:.0%} of both texts'",
         )
         _tell(sighting(model, each.corpus, each.record))

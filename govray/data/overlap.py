@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from govray.data.similarity.minhash import BANDS, band_keys, in_bands
+from govray.data.similarity.minhash import band_keys, in_bands
 from govray.data.similarity.passage_index import CorpusPassages
 
+BANDS = 32
+"""Four numbers in each: whole passages are compared, and few others may stand beside them."""
 MOST = 16
 _AT_ONCE = 1 << 14  # passages compared together
 _BLOCK = 1 << 20  # candidates that are looked at together
@@ -162,7 +164,7 @@ def _near(
     corpora = _corpora(_starts([len(each.owners) for each in passages]))
     found = np.empty(0, dtype=np.int64)
     for band in range(BANDS):
-        for block in _agreeing(band_keys(in_bands(signatures)[:, band]), corpora):
+        for block in _agreeing(band_keys(in_bands(signatures, BANDS)[:, band]), corpora):
             pairs = owners[block.member] * width + block.corpus
             open_ = ~(_among(pairs, known) | _among(pairs, found))
             hits: list[Places] = []

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.data import overlap
-from govray.data.overlap import Overlap, digests, overlaps
-from govray.data.similarity.minhash import BANDS, PASSAGE, passage_signatures, words
+from govray.data.overlap import BANDS, Overlap, digests, overlaps
+from govray.data.similarity.minhash import PASSAGE, passage_signatures
 from govray.data.similarity.passage_index import CorpusPassages
+from govray.data.similarity.shingles import shingles
 
 VOCABULARY = [f"word{number}" for number in range(400)]
 
@@ -24,7 +25,7 @@ def hashed(contents: Sequence[bytes]) -> overlap.Digests:
 
 
 def indexed(texts: Sequence[str]) -> CorpusPassages:
-    return CorpusPassages(*passage_signatures([words(each.encode()) for each in texts], PASSAGE))
+    return CorpusPassages(*passage_signatures([shingles(each.encode()) for each in texts], PASSAGE))
 
 
 def text(seed: int, length: int = 160) -> str:

@@ -4,9 +4,10 @@ A reserve says what a model knows of texts that it never read. So no copy of a t
 lie in it. Records are therefore put into families before the reserve is drawn, and a family lies on
 one side (``NearFamilies`` in ``record/prepare_manifest.py``).
 
-Two records are near if half of their shingles (``similarity/minhash.py``) are common, as MinHash
+Two records are near if half of their shingles (``similarity/shingles.py``) are common, as MinHash
 estimates it. A family is what is connected by near records. So its first and its last member may
-have less in common. Records of fewer than `LEAST` shingles are near to equal ones only.
+have less in common. Records of fewer than `LEAST` shingles are near to those alone whose normalised
+text, or else whose bytes, are equal.
 
 Families reach across the corpora that are prepared together. Otherwise who hands in a copy of
 another's corpus would hide what is learned of it: its reserve would train under his name.
@@ -39,8 +40,10 @@ from rensa import RMinHash
 
 from govray.data.corpus import read_part
 from govray.data.packing import Item, PartFamilies, PartWork, Progress, run_work
-from govray.data.similarity.minhash import LEAST, SEED, SHINGLE, shingles, words
+from govray.data.similarity.minhash import SEED
+from govray.data.similarity.shingles import LEAST, decoded, normalised, shingles
 from govray.errors import GovrayError, UsageError
+from govray.governance.formats.text_form import TEXT_FORM
 from govray.governance.policy import record_commitment
 from govray.governance.record.prepare_manifest import NearFamilies
 
@@ -51,7 +54,7 @@ SIMILAR = 0.5
 
 RULE = NearFamilies(
     method=f"rensa.RMinHash {RMinHash.ALGORITHM_VERSION}",
-    shingle=SHINGLE,
+    text=TEXT_FORM,
     values=VALUES,
     bands=BANDS,
     seed=SEED,
@@ -67,7 +70,7 @@ _BUCKET = 1 << 22  # records whose keys are sorted together
 
 Bands = npt.NDArray[np.uint64]
 """``[BANDS, n]``: of each of n records, four MinHash values of 16 bits in each band. A record that
-has too few shingles has a hash of its bytes in their place."""
+has too few shingles has a hash of its text in their place."""
 
 Places = npt.NDArray[np.int64]
 
@@ -77,17 +80,25 @@ def bands(contents: Sequence[bytes | memoryview]) -> Bands:
     made = np.zeros((len(contents), VALUES), np.uint16)
     for start in range(0, len(contents), _TOGETHER):
         some = contents[start : start + _TOGETHER]
-        found = list(map(shingles, map(words, some)))
+        found = [frozenset(shingles(each)) for each in some]
         # Sorted, so that nothing depends on the order of a set.
         sets = {start + k: sorted(each) for k, each in enumerate(found) if len(each) >= LEAST}
         for k, each in enumerate(some):
             if start + k not in sets:
-                digest = hashlib.sha512(each).digest()
+                digest = hashlib.sha512(_as_compared(each)).digest()
                 made[start + k] = np.frombuffer(2 * digest, np.uint16)
         if sets:
             values = RMinHash.digests_from_token_sets(list(sets.values()), VALUES, SEED)
             made[list(sets)] = np.array(values, np.uint32).astype(np.uint16)
     return np.ascontiguousarray(made.view(np.uint64).T)
+
+
+def _as_compared(content: bytes | memoryview) -> bytes | memoryview:
+    """What a short record equals another by: its normalised text, or bytes that are no text."""
+    try:
+        return normalised(decoded(content, "strict")).encode()
+    except UnicodeDecodeError:
+        return content
 
 
 def families(found: Bands, folder: Path) -> Places:

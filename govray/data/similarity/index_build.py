@@ -12,7 +12,7 @@ An index is kept in a hidden folder beside its corpus, which can always be delet
 whole (``storage/staged_folder.py``). What is not as it was written is replaced.
 
 Memory: of each process the part's content, 100 MB for the passages of a run, and 40 MB for their
-shingles. The merge has 64 MiB, and 1.2 bytes for each passage of the directory. Runs lie beside the
+shingles. The merge has 64 MiB, and 1.8 bytes for each passage of the directory. Runs lie beside the
 index until it is whole. So for a while the disk has a third more than the index needs.
 
 Source: Knuth, The Art of Computer Programming, volume 3, section 5.4.1 (merging runs).
@@ -40,7 +40,6 @@ from govray.data.similarity.minhash import (
     band_keys,
     in_bands,
     passage_signatures,
-    words,
 )
 from govray.data.similarity.passage_index import (
     ENTRY,
@@ -52,6 +51,7 @@ from govray.data.similarity.passage_index import (
     open_index,
     write_index,
 )
+from govray.data.similarity.shingles import shingles
 from govray.errors import Damaged, UsageError
 from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
@@ -143,7 +143,7 @@ def _runs(contents: Sequence[memoryview]) -> Iterator[npt.NDArray[np.void]]:
     held: list[npt.NDArray[np.void]] = []
     size = 0
     for first, some in _batches(contents):
-        owners, signatures = passage_signatures([words(content) for content in some], PASSAGE)
+        owners, signatures = passage_signatures(list(map(shingles, some)), PASSAGE)
         rows = np.empty(len(owners), ROW)
         rows["record"], rows["signature"] = owners + first, signatures
         while size + len(rows) >= RUN:

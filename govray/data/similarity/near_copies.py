@@ -1,7 +1,7 @@
-"""Near copies: which records share a text's word sequences.
+"""Near copies: which records share a text's shingles (``shingles.py``).
 
 Records are found by an index of their passages (``passage_index.py``). The question is cut at every
-32nd word, so that a passage of it lies nearly where the record's does. What is found is then
+32nd shingle, so that a passage of it lies nearly where the record's does. What is found is then
 compared exactly, shingle by shingle, with the record's text. Its entry in the manifest must be the
 one that is asked about.
 
@@ -12,10 +12,11 @@ Invariants
 
 * An answer's numbers are exact; ``estimated`` is MinHash's estimate. Only what is *not* found
   depends on chance (``minhash.py``).
-* An index that is not as it was written is built anew, and never believed.
+* An index that is not as it was written, or of another form of text, is built anew and never
+  believed.
 * Texts and indexes stay where the records are.
 
-Paraphrases, translations, texts shorter than a shingle and records that are not text are not found.
+Paraphrases, translations, texts of few shingles and records that are no text are not found.
 
 Time: a few reads for each passage of the question. Each record that is found is read and compared,
 and its part is decompressed for it.
@@ -33,15 +34,9 @@ from itertools import accumulate, groupby
 
 from govray.data.corpus import part_files, read_part
 from govray.data.similarity.index_build import built_index, index_of
-from govray.data.similarity.minhash import (
-    LEAST,
-    SHINGLE,
-    Signatures,
-    passage_signatures,
-    shingles,
-    words,
-)
+from govray.data.similarity.minhash import Signatures, passage_signatures
 from govray.data.similarity.passage_index import PassageIndex, damaged
+from govray.data.similarity.shingles import LEAST, SHINGLE, WIDE_SHINGLE, decoded, shingles
 from govray.errors import Damaged, UsageError
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Records
@@ -97,8 +92,8 @@ def near(
         limit: Answers at most.
 
     Raises:
-        UsageError: The text is too large, has too few words, or a corpus's records are not those
-            that are asked about.
+        UsageError: The text is too large, too short or not UTF-8, or a corpus's records are not
+            those that are asked about.
     """
     if len(text) > MAX_BYTES:
         raise UsageError(
@@ -106,7 +101,7 @@ def near(
             where="FILE",
             do="Search for parts of it",
         )
-    asked = Question.of(words(text))
+    asked = Question.of(text)
     answers: list[Near] = []
     for corpus, root in sorted(roots.items()):
         folder, secret = corpora / corpus, secrets[corpus]
@@ -127,15 +122,24 @@ class Question:
     signatures: Signatures
 
     @classmethod
-    def of(cls, text: Sequence[str]) -> Question:
-        """The question after a text of these words. Raises ``UsageError``: they are too few."""
-        own = shingles(text)
-        if len(own) < LEAST:
+    def of(cls, text: bytes) -> Question:
+        """The question after a text. Raises ``UsageError``: it is not UTF-8, or too short."""
+        try:
+            decoded(text, "strict")
+        except UnicodeDecodeError:
             raise UsageError(
-                f"{len(own)} different sequences of {SHINGLE} words are too few for near copies",
-                do=f"Search for a text of {LEAST + SHINGLE - 1} words or more",
+                "near copies are looked for of text in UTF-8, not of these bytes",
+                do="Search for the text in it, saved as UTF-8",
+            ) from None
+        own = shingles(text)
+        if len(set(own)) < LEAST:
+            raise UsageError(
+                f"{len(set(own))} different sequences of {SHINGLE} letters ({WIDE_SHINGLE} in "
+                "Chinese, Japanese and Korean) are too few for near copies",
+                do=f"Search for a text of {LEAST} sequences or more: 12 words, or 30 letters in a "
+                "script without spaces",
             )
-        return cls(own, passage_signatures([text], STRIDE)[1])
+        return cls(frozenset(own), passage_signatures([own], STRIDE)[1])
 
     def answers(
         self,
@@ -156,7 +160,7 @@ class Question:
                     where=str(corpus),
                     do="Restore the corpus's files",
                 )
-            own = shingles(words(content))
+            own = frozenset(shingles(content))
             if len(own) < LEAST:
                 continue
             shared = len(own & self.shingles)
@@ -191,7 +195,7 @@ def _contents(
 
 
 LEAST_OVERLAP = 0.5
-"""Share of the shorter text's sequences of five words from which on a record is a near copy."""
+"""Share of the shorter text's shingles from which on a record is a near copy."""
 MOST = 100
 """Near copies of one corpus."""
 

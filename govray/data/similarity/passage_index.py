@@ -15,13 +15,15 @@ passage that agrees.
 
 Invariants
 
-* An index belongs to a Merkle root and to one way of making signatures. Any other is not opened.
-* Opening reads the directory, 1.2 bytes a passage, and maps the rest. Each block is checked when
+* An index belongs to a Merkle root, and to one way of making signatures of one form of text.
+  Any other is not opened.
+* Opening reads the directory, 1.8 bytes a passage, and maps the rest. Each block is checked when
   it is read. What is not as it was written raises `Damaged`, and gives no answer.
 * The candidates are those of comparing with every passage: keys that collide cost time only.
+  Fewer than `LEAST_EQUAL` numbers in common are a phrase of both, for which no record is read.
 * The same records give the same bytes, however they were read, but for the numbers of parts.
 
-On disk: 772 bytes a passage and the directory.
+On disk: 1,028 bytes a passage and the directory.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
+from unicodedata import unidata_version
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +45,13 @@ from govray.data.similarity.minhash import (
     PASSAGE,
     PERMUTATIONS,
     SEED,
-    SHINGLE,
     Signatures,
     band_keys,
     in_bands,
 )
 from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
+from govray.governance.formats.text_form import TEXT_FORM
 
 DIGEST = 32
 
@@ -117,6 +120,8 @@ ROW = np.dtype([("record", "<u4"), ("signature", "<u4", (PERMUTATIONS,))])
 ENTRY = np.dtype("<u8")
 BLOCK_ROWS = 64
 BLOCK_ENTRIES = 2048
+LEAST_EQUAL = 4
+"""Fewest equal numbers of a passage pair."""
 MOST = (1 << 32) - 1
 """Passages, records and parts of one index at most."""
 
@@ -151,8 +156,8 @@ class PassageIndex:
         return len(self._rows)
 
     def candidates(self, asked: Signatures) -> dict[int, float]:
-        """Record → highest estimated Jaccard similarity of a passage that agrees in a band.
-        ``asked``: signatures ``[n, PERMUTATIONS]``."""
+        """Record → highest estimated Jaccard similarity of a passage that agrees in a band, and in
+        `LEAST_EQUAL` numbers. ``asked``: signatures ``[n, PERMUTATIONS]``."""
         pairs = [np.zeros(0, np.uint64)]
         for band, keys in enumerate(band_keys(in_bands(asked)).T >> np.uint64(32)):
             pairs += self._agreeing(keys, band)
@@ -163,7 +168,8 @@ class PassageIndex:
         for block, at in _by_block(places, BLOCK_ROWS):
             rows = self._block_of_rows(block)[places[at] - block * BLOCK_ROWS]
             equal = rows["signature"] == asked[askers[at]]
-            agrees = equal.reshape(len(equal), BANDS, -1).all(axis=2).any(axis=1)
+            agrees = in_bands(equal).all(axis=2).any(axis=1)
+            agrees &= equal.sum(axis=1) >= LEAST_EQUAL
             alike = equal.mean(axis=1)
             for owner, estimate in zip(
                 rows["record"][agrees].tolist(), alike[agrees].tolist(), strict=True
@@ -332,7 +338,8 @@ def _stated(root: str, passages: int, records: int, parts: int, directory: str) 
         "schema": _SCHEMA,
         "root": root,
         "algorithm": ALGORITHM,
-        "shingle": SHINGLE,
+        "text": TEXT_FORM,
+        "unicode": unidata_version,
         "passage": PASSAGE,
         "permutations": PERMUTATIONS,
         "bands": BANDS,

@@ -146,7 +146,7 @@ TABLES: dict[str, Any] = json.loads(
 "rowsPerGroup":0, "source":0, "splits":{"empty":0, "reserve":0, "train":0}, "targets":{"digest":0,
 "total":0}, "tokens":0}], "planted":{"canaries":{"coin":0, "count":0, "digits":0, "format":0,
 "repeats":0, "seed":0}, "file":0, "records":[[0]], "rowGroups":[{"digest":0, "rows":0}]}}],
-"families":{"bands":0, "leastShingles":0, "method":0, "seed":0, "shingle":0, "similar":0,
+"families":{"bands":0, "leastShingles":0, "method":0, "seed":0, "similar":0, "text":0,
 "values":0}, "quarantine":[{"corpus":0, "reason":0, "records":0, "rule":0}],
 "reserve":{"pulse":{"beacon":0, "round":0, "signature":0}, "salt":0, "share":0},
 "rows":{"classes":0, "kind":0, "tensors":[{"dtype":0, "name":0, "shape":[0]}]},

@@ -37,11 +37,12 @@ LIMITS = (
     "The signer states what govray's records of the named models say of this request. \"Not "
     'found" means that the named searches found no match in the data presented to govray. It '
     "does not mean that the work was not used. Data that was never presented would not be found. "
-    "Nor would paraphrases, translations, or texts too short to search for. A match says that "
-    "such bytes or words were in a corpus. It does not say who made them first, nor that a use was "
-    "unlawful. Layer groups are those that a recorded gradient of the corpus updated. Indirect "
-    "effects through other layers remain possible. Domains are those that an issuer stated. Times "
-    "are the signer's. This is not legal advice, a warranty or a certification."
+    "Nor would paraphrases, translations, or texts too short to search for. A short quotation may "
+    "be missed. A match says that such bytes or words were in a corpus. It does not say who made "
+    "them first, nor that a use was unlawful. Layer groups are those that a recorded gradient of "
+    "the corpus updated. Indirect effects through other layers remain possible. Domains are those "
+    "that an issuer stated. Times are the signer's. This is not legal advice, a warranty or a "
+    "certification."
 )
 
 MOST_FINDINGS = 500
@@ -49,7 +50,7 @@ WITHHELD = f"{ADAPTER}*"
 """An adapter whose name would be that of a withheld corpus."""
 
 Match: TypeAlias = Literal["exact", "near", "domain"]
-"""The same bytes; common sequences of five words; a domain that the issuer states."""
+"""The same bytes; common sequences of letters; a domain that the issuer states."""
 
 Decision: TypeAlias = Literal["removed", "revoked", "refused", "nothing_found"]
 """The adapter that the corpus trained is deleted. Its credential is revoked, and a later version is
@@ -103,12 +104,21 @@ class CorpusSearch(Document):
     Attributes:
         of: Corpora of the models. One that several models read counts once.
         least_overlap: Smallest overlap of a near copy.
+        text_form: How texts were compared for near copies (``formats/text_form.py``).
     """
 
     match: Match
     corpora: Natural
     of: Natural
     least_overlap: Share | None = None
+    text_form: ShortText | None = None
+
+    @model_validator(mode="after")
+    def _says_how(self) -> Self:
+        near = self.match == "near"
+        if (self.least_overlap is not None) != near or (self.text_form is not None) != near:
+            raise ValueError("a search for near copies says how, and no other does")
+        return self
 
 
 class CaseFinding(Document):
@@ -119,7 +129,7 @@ class CaseFinding(Document):
         corpus: Its name; absent where it is withheld.
         corpus_class: What is said of it in any case.
         match: How it was found.
-        jaccard: Common sequences of five words among all of both texts; of a near copy.
+        jaccard: Common sequences of letters among all of both texts; of a near copy.
         overlap: Common ones among those of the text that has fewer; of a near copy.
         domain: The listed domain, where it was found by that.
         size, unit: How much of the corpus came from the domain, as its issuer states.

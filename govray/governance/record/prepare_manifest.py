@@ -377,14 +377,14 @@ class Reserve(Document):
 class NearFamilies(Document):
     """How near copies were found (``data/families/near_families.py``).
 
-    ``values`` MinHash values of 16 bits stand for a record's word sequences of length ``shingle``,
-    in ``bands``, of the generator ``method`` under ``seed``. Two records that agree in a band are
-    near if at least the share ``similar`` of their values is equal. Records of fewer than
-    ``least_shingles`` are near to none.
+    ``values`` MinHash values of 16 bits stand for a record's sequences, of the form ``text``
+    (``formats/text_form.py``), in ``bands``, of the generator ``method`` under ``seed``. Two
+    records that agree in a band are near if at least the share ``similar`` of their values is
+    equal. Records of fewer than ``least_shingles`` are near to those of equal normalised text.
     """
 
     method: str
-    shingle: Positive
+    text: str
     values: Positive
     bands: Positive
     seed: Natural

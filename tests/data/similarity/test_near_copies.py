@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from govray.data.corpus import build
-from govray.data.similarity.minhash import LEAST, shingles, words
-from govray.data.similarity.near_copies import Near, near
+from govray.data.similarity.minhash import PASSAGE, in_bands, passage_signatures
+from govray.data.similarity.near_copies import STRIDE, Near, near
+from govray.data.similarity.shingles import LEAST, shingles
+from govray.errors import UsageError
 from govray.governance.policy.record_commitment import entry
 
 VOCABULARY = [f"word{number}" for number in range(2000)]
@@ -60,9 +62,9 @@ def shelved(tmp_path_factory: pytest.TempPathFactory) -> Shelved:
 def brute_force(shelved: Shelved, asked: str, least: float) -> dict[int, tuple[float, float]]:
     """Record → (Jaccard, overlap), by comparing all of them."""
     found = {}
-    mine = shingles(words(asked.encode()))
+    mine = set(shingles(asked.encode()))
     for record, content in enumerate(shelved.texts):
-        own = shingles(words(content))
+        own = set(shingles(content))
         overlap = len(own & mine) / min(len(own), len(mine))
         if overlap >= least:
             found[record] = len(own & mine) / len(own | mine), overlap
@@ -101,6 +103,33 @@ def test_a_piece_of_a_long_record_and_a_record_in_a_long_text_are_found(shelved:
     short = min(range(len(shelved.texts)), key=lambda i: len(shelved.texts[i]))
     around = [*text(draw, 77), *shelved.texts[short].decode().split(), *text(draw, 50)]
     assert brute_force(shelved, " ".join(around), 0.5)[short][1] == 1.0
+
+
+def test_a_quotation_of_sixty_words_is_found_wherever_it_stands(shelved: Shelved) -> None:
+    draw = random.Random(6)
+    long = [number for number, each in enumerate(shelved.texts) if each.count(b" ") > 200]
+    quoted = found = by_four = 0
+    for number in long:
+        words = shelved.texts[number].decode().split()
+        start = draw.randrange(len(words) - 60)
+        quotation = " ".join(words[start : start + 60])
+        quoted += 1
+        found += number in {each.record for each in shelved.near(quotation)}
+        asked, kept = (
+            passage_signatures([shingles(each)], stride)[1]
+            for each, stride in ((quotation.encode(), STRIDE), (shelved.texts[number], PASSAGE))
+        )
+        equal = in_bands(asked, 32)[:, None] == in_bands(kept, 32)
+        by_four += bool(equal.all(axis=3).any())
+    assert quoted > 80
+    assert found >= 0.98 * quoted
+    # The control: by bands of four numbers every third one is missed.
+    assert by_four < 0.75 * quoted
+
+
+def test_what_is_no_text_is_not_looked_for(shelved: Shelved) -> None:
+    with pytest.raises(UsageError, match="text in UTF-8"):
+        near("é".encode("latin-1") * 9, shelved.folder, {}, lambda *_: True, {}, least=0.5, limit=1)
 
 
 def test_answers_are_bounded_and_the_likest_first(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from govray.data.similarity.passage_index import (
     DIRECTORY,
     ENTRIES,
     HEADER,
+    LEAST_EQUAL,
     PASSAGES,
     ROW,
     CorpusPassages,
@@ -35,6 +36,7 @@ from govray.data.similarity.passage_index import (
     open_index,
     write_index,
 )
+from govray.data.similarity.shingles import shingles
 from govray.errors import Damaged
 
 VOCABULARY = [f"word{number}" for number in range(900)]
@@ -48,6 +50,7 @@ def linear_scan(passages: CorpusPassages, asked: Signatures) -> dict[int, float]
     for signature in asked:
         equal = passages.signatures == signature
         agrees = equal.reshape(len(equal), BANDS, PERMUTATIONS // BANDS).all(axis=2).any(axis=1)
+        agrees &= equal.sum(axis=1) >= LEAST_EQUAL
         for passage in np.flatnonzero(agrees):
             owner = int(passages.owners[passage])
             found[owner] = max(found.get(owner, 0.0), float(equal[passage].mean()))
@@ -72,7 +75,9 @@ def written(folder: Path, passages: CorpusPassages, root: str = ROOT) -> Passage
 # Few values, so that bands agree often; and two of them in one band agree rarely.
 values = st.integers(0, 1) | st.sampled_from([2**32 - 1, 2**31])
 rows_of_values = st.lists(
-    st.lists(values, min_size=BANDS, max_size=BANDS).map(lambda each: np.repeat(each, 4)),
+    st.lists(values, min_size=BANDS, max_size=BANDS).map(
+        lambda each: np.repeat(each, PERMUTATIONS // BANDS)
+    ),
     max_size=30,
 )
 
@@ -199,6 +204,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a long header": lambda folder: (folder / HEADER).write_bytes(b" " * 5000),
     "another version": header(b"similarity/v2", b"similarity/v3"),
     "another algorithm": header(b'"algorithm":', b'"algorithm":1'),
+    "another form of text": header(b"compared-text/v1", b"compared-text/v0"),
+    "another Unicode": header(b'"unicode":"1', b'"unicode":"2'),
     "another seed": header(b'"seed":17', b'"seed":18'),
     "a huge count": header(b'"passages":', b'"passages":99999'),
     "a count that is no number": header(b'"parts":', b'"parts":"x","q":'),
@@ -245,7 +252,7 @@ def test_what_is_not_as_it_was_written_is_built_anew(
 def test_control_without_digests_a_changed_index_is_believed(
     several: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = passage_signatures([texts(1, 80)[43]], STRIDE)[1]
+    asked = passage_signatures([shingles(" ".join(texts(1, 80)[43]).encode())], STRIDE)[1]
     index = built_index(several.folder, several.root, SECRET)
     assert set(index.candidates(asked)) == {43, 44}
     DAMAGE["every entry changed"](index.folder)

@@ -26,6 +26,7 @@ from govray.governance.attestation.case_answer import (
 )
 from govray.governance.formats import canonical_json
 from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.text_form import TEXT_FORM
 from tests.support.world import AT, World
 
 DIGEST = "sha256:" + "7c" * 32
@@ -47,7 +48,7 @@ FOUND = CaseSearch(
     models=(AskedModel(attestation=DIGEST, name="gpt", versions=("gpt 1.0.0",)),),
     searches=(
         CorpusSearch(match="exact", corpora=2, of=2),
-        CorpusSearch(match="near", corpora=1, of=2, least_overlap=0.5),
+        CorpusSearch(match="near", corpora=1, of=2, least_overlap=0.5, text_form=TEXT_FORM),
     ),
     findings=(FINDING,),
     unchecked=(CaseUnchecked(match="near", corpus="beta", corpus_class=KIND, why="Not at hand."),),
@@ -68,7 +69,8 @@ GOLDEN = (
     b'"groups":["adapter:*"],"jaccard":0.5,"levels":{"head":1},"match":"near","overlap":0.75,'
     b'"split":"train","stepCount":2,"steps":[3,5]}],"models":[{"attestation":"@","name":"gpt",'
     b'"versions":["gpt 1.0.0"]}],"more":false,"searches":[{"corpora":2,"match":"exact","of":2},'
-    b'{"corpora":1,"leastOverlap":0.5,"match":"near","of":2}],"unchecked":[{"corpusClass":'
+    b'{"corpora":1,"leastOverlap":0.5,"match":"near","of":2,'
+    b'"textForm":"govray.dev/compared-text/v1"}],"unchecked":[{"corpusClass":'
     b'{"jurisdiction":"DE","licenseCategory":"commercial","source":"licensed"},"match":"near",'
     b'"why":"Not at hand."}]}}'
 )
@@ -140,3 +142,16 @@ def test_the_command_verifies_and_shows_it(
     assert LIMITS[:60] in capsys.readouterr().out
     path.write_bytes(answer().seal([world.keys.auditor]))
     assert main(["verify", str(path), *words]) == 1
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"match": "near", "least_overlap": 0.5},
+        {"match": "near", "text_form": TEXT_FORM},
+        {"match": "exact", "text_form": TEXT_FORM},
+    ],
+)
+def test_only_a_search_for_near_copies_says_how_and_each_does(search: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="says how"):
+        CorpusSearch(corpora=1, of=1, **search)

@@ -13,6 +13,7 @@ from sqlmodel import Session, col, select
 
 from govray.governance.attestation.case_answer import LIMITS, CaseAnswer, verify_case_answer
 from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.text_form import TEXT_FORM
 from govray.platform.service.acting import case_answers, case_desk
 from govray.platform.service.visible import visible_cases
 from govray.platform.store import cases as store
@@ -55,6 +56,7 @@ def test_changed_words_are_traced_to_layers_and_a_name_is_withheld(world: CaseWo
     assert answer.limits == LIMITS
     (finding,) = answer.result.findings
     assert finding.match == "near"
+    assert [each.text_form for each in answer.result.searches] == [None, TEXT_FORM]
     assert 0.5 < (finding.overlap or 0) < 1
     assert (finding.corpus, finding.groups) == (None, ("adapter:*",))
     assert (finding.corpus_class.license_category, finding.split) == ("commercial", "train")

@@ -6,7 +6,7 @@ models that are public.
 exact
     By the SHA-256 of the bytes, in the store's index of records.
 near
-    By common word sequences, in corpora that lie at hand
+    By common sequences, in corpora that lie at hand
     (`govray.platform.service.visible.near_records`). The store has no texts. A record counts only
     if the index has its entry at its place.
 domain
@@ -19,7 +19,7 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from govray.governance.attestation.case_answer import (
 )
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
+from govray.governance.formats.text_form import TEXT_FORM
 from govray.governance.policy import credential as credentials
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.acting.stated_domains import stated_domains, states_domains
@@ -280,8 +281,7 @@ def _near(
     search, corpora, content = sources.near, sources.corpora, row.content
     if search is None or corpora is None or content is None:
         why = "No corpora lie at hand of this service, so no near copies were looked for."
-        none = CorpusSearch(match="near", corpora=0, of=len(names), least_overlap=LEAST_OVERLAP)
-        return _Found(none, [], [CaseUnchecked(match="near", why=why)])
+        return _Found(_near_search(0, names), [], [CaseUnchecked(match="near", why=why)])
     for (corpus, _), own in sorted(versions.items()):
         index = _IndexedPlaces(session, own)
         try:
@@ -299,10 +299,17 @@ def _near(
     same = {each.why for each in unchecked}
     if len(unchecked) > 1 and len(same) == 1:  # of the text, not of a corpus
         unchecked = [CaseUnchecked(match="near", why=same.pop())]
-    done = CorpusSearch(
-        match="near", corpora=len(looked), of=len(names), least_overlap=LEAST_OVERLAP
+    return _Found(_near_search(len(looked), names), findings, unchecked)
+
+
+def _near_search(corpora: int, names: Collection[str]) -> CorpusSearch:
+    return CorpusSearch(
+        match="near",
+        corpora=corpora,
+        of=len(names),
+        least_overlap=LEAST_OVERLAP,
+        text_form=TEXT_FORM,
     )
-    return _Found(done, findings, unchecked)
 
 
 def _reason(error: GovrayError) -> str:

@@ -15,7 +15,7 @@ from govray.storage.place import Place
 
 
 class NearRecord(Protocol):
-    """A record that shares word sequences with a text, as `near_records` finds them."""
+    """A record that shares sequences of letters with a text, as `near_records` finds them."""
 
     @property
     def record(self) -> int:
