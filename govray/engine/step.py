@@ -80,6 +80,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.compiled_blocks import compile_blocks, recompute_blocks
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.model.optimizer_view import optimizer_view
+from govray.engine.model.weight_watch import WeightWatch
 from govray.engine.startup.optimizer_kinds import can_stay, refuse_undriven
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
@@ -89,7 +90,7 @@ from govray.engine.steps.rank_failure import FirstFailure
 from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
 from govray.errors import UsageError
-from govray.governance.policy.route import Route
+from govray.governance.policy.route import ADAPTER, Route
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
     {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}
@@ -117,6 +118,7 @@ class GovernedStep(GatedStep):
     Args:
         routed: The model, equal on all ranks.
         optimizer: Over exactly the parameters that may learn, adapters' included.
+        watch: Over model, parameters and optimizer.
         try_optimizer: Before the first step, on all ranks together.
         try_rows: Before rows of a stream train; None where a rank may not try by itself.
         late: Whether a step is confirmed when the next one is queued; for an optimizer that
@@ -132,6 +134,7 @@ class GovernedStep(GatedStep):
         aggregator: Governed,
         agreement: Agreement,
         clip: GradientClip,
+        watch: WeightWatch,
         try_optimizer: OptimizerTrial,
         try_rows: StartupTrial | None,
         late: bool,
@@ -143,6 +146,7 @@ class GovernedStep(GatedStep):
         self.agreement = agreement
         self._aggregator = aggregator
         self._clip = clip
+        self._watch = watch
         self._try_optimizer = try_optimizer
         self._try_rows = try_rows
         self._late = late
@@ -191,7 +195,7 @@ class GovernedStep(GatedStep):
         here = FirstFailure()
         passes = self._plan(batch, here)
         with FreshGradients(self.accumulation.forward.reached(passes)) as fresh:
-            self._try(batch, loss_fn, here)
+            self._try(batch, passes, loss_fn, here)
             with self._exchange(batch, passes, fresh, here) as exchange:
                 parts: Sequence[PartLoss] = ()
                 if here.failure is None:
@@ -277,9 +281,13 @@ class GovernedStep(GatedStep):
             return self.accumulation.planner.passes(batch.micro_batches)
         return []
 
-    def _try(self, batch: StepBatch, loss_fn: LossFn, here: FirstFailure) -> None:
+    def _try(
+        self, batch: StepBatch, passes: Sequence[Pass], loss_fn: LossFn, here: FirstFailure
+    ) -> None:
         with here.noted():
             self._try_optimizer()  # whatever failed here: shards may be gathered in it
+            adapters = {each.adapter for each in passes} - {None}
+            self._watch.look([n for a in adapters for n in self.routed.groups[f"{ADAPTER}{a}"]])
         if self._try_rows and here.failure is None:
             with here.noted():
                 self._try_rows(batch.micro_batches, batch.step, loss_fn)
@@ -336,8 +344,12 @@ class GovernedStep(GatedStep):
         with moved.noted():
             stays = self._clip.stays(norms) if self._late else None
             self._clip.clip(norms)
-            trained = [self.routed.parameters[n] for n, count in exchange.counts.items() if count]
-            with optimizer_view(self.optimizer, trained, self.routed.adapter_ids, stays):
+            names = [name for name, count in exchange.counts.items() if count]
+            trained = [self.routed.parameters[name] for name in names]
+            with (
+                optimizer_view(self.optimizer, trained, self.routed.adapter_ids, stays),
+                self._watch.stepping(names),
+            ):
                 self.optimizer.step()
         self.agreement.confirm(exchange.step, moved.failure)
         self._over = None
@@ -451,6 +463,7 @@ def build_step(
     if late is None:
         devices = {parameter.device for parameter in routed.parameters.values()}
         late = len(devices) == 1 and devices.pop().type == "cuda"
+    watch = WeightWatch(model, routed.parameters, optimizer)
     return GovernedStep(
         routed,
         optimizer,
@@ -458,7 +471,8 @@ def build_step(
         aggregator=aggregator,
         agreement=agreement,
         clip=GradientClip(routed, aggregator, agreement, settings.clip_norm),
-        try_optimizer=OptimizerTrial(optimizer, routed),
+        watch=watch,
+        try_optimizer=OptimizerTrial(optimizer, routed, watch),
         try_rows=try_rows if aggregator.tries else None,
         late=late and can_stay(optimizer) and not settings.shards,
     )

@@ -6,19 +6,23 @@ gradient norm, an estimate over all of them, a generator, a count in a parameter
 one domain's rows did changes what another learns. So a few small parameters of several domains are
 stepped, and put back:
 
-1. What has no gradient, and its state, stays as it is.
+1. What has no gradient, and its state, stays as it is. So do the model's buffers and attributes.
 2. A domain's parameters and state become the same bits whether the others step with it,
    before it or after it.
+3. So they do after forty steps, with the others or alone. From the first of them on nothing changes
+   that the optimizer keeps beside the states of parameters: settings of groups, attributes, globals.
 
-The hooks of the optimizer and wrappers around its ``step`` run, as they will in training. The
+In one and two steps, the hooks of the optimizer and wrappers around its ``step`` run, as they will
+in training. In forty, its own ``step`` runs alone: schedules that act in hooks may end sooner. The
 others' gradients are ten thousand times larger. So what acts from a threshold on, such as a clip of
 all gradients, acts there and not on a domain alone.
+
+What hooks begin later is seen when it happens (`govray.engine.model.weight_watch`).
 
 Invariants: everything is as before afterwards: parameters, states, groups, generators, and what
 hooks keep (`put_back`). Ranks must do it together, for shards may be gathered in a step.
 
-A coupling that needs more than two steps, or larger parameters, is not found. Nor is a hook that
-is registered after the first step.
+A coupling that keeps nothing, and needs larger parameters, is not found.
 """
 
 from __future__ import annotations
@@ -27,11 +31,11 @@ import copy
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -39,11 +43,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.model.rng_state import generators, restore_generators
-from govray.engine.startup.model_state import contents
+from govray.engine.model.tensor_content import contents
+from govray.engine.model.weight_watch import WeightWatch
+from govray.engine.startup.model_state import (
+    Key,
+    attributes,
+    changed,
+    kept_beside_parameters,
+)
 from govray.errors import GovrayError, Refused
 
 _DOMAINS = 3
@@ -52,6 +62,9 @@ _LARGEST_RATE = 1e-3
 
 _LARGER = 1e4
 """Gradients of other domains, by those of the one that is watched."""
+
+_STEPS = 40
+"""What is one number over all parameters needs some to move."""
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
 """What a schedule may move in a group. It follows the steps, which all domains share."""
@@ -68,9 +81,12 @@ Bits = dict[str, int]
 class OptimizerTrial:
     """Tries an optimizer once, before its first step. Collective."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, routed: RoutedModel) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, routed: RoutedModel, watch: WeightWatch
+    ) -> None:
         self._optimizer = optimizer
         self._routed = routed
+        self._watch = watch
         self._tried = False
 
     def __call__(self) -> None:
@@ -80,22 +96,15 @@ class OptimizerTrial:
         self._tried = True
         routed = self._routed
         if any(stream.weights.keys() != routed.trained for stream in routed.streams.values()):
-            try_optimizer(self._optimizer, routed.domains, routed.parameters, routed.adapter_ids)
+            try_optimizer(self._optimizer, routed, self._watch)
 
 
 def try_optimizer(
-    optimizer: torch.optim.Optimizer,
-    domains: Sequence[Domain],
-    parameters: Mapping[str, nn.Parameter],
-    adapters: Set[int],
+    optimizer: torch.optim.Optimizer, routed: RoutedModel, watch: WeightWatch
 ) -> None:
     """Step small parameters of some domains in several orders, and put all back.
-
-    Args:
-        domains: All of them; three at most are tried.
-        parameters: Everything that it may hold, by name.
-        adapters: ``id`` of every adapter's parameter.
-    """
+    Three domains at most are tried. ``watch``: learns what hooks do."""
+    domains = routed.domains
     tried = [*domains[: _DOMAINS - 1], domains[-1]] if len(domains) > _DOMAINS else domains
     units = [names for names in (_small(optimizer, each.parameters) for each in tried) if names]
     if not units:
@@ -103,7 +112,7 @@ def try_optimizer(
     if len(units) == 1:  # the upper part of its layers may learn alone
         units = [units[0][-1:]]
     try:
-        _try(optimizer, units, parameters, adapters)
+        _try(optimizer, units, routed, watch)
     except (GovrayError, torch.OutOfMemoryError, dist.DistError):
         raise  # the last two are the machine's, and another attempt may go on
     except Exception as error:
@@ -119,33 +128,70 @@ def try_optimizer(
 def _try(
     optimizer: torch.optim.Optimizer,
     units: Sequence[Names],
-    parameters: Mapping[str, nn.Parameter],
-    adapters: Set[int],
+    routed: RoutedModel,
+    watch: WeightWatch,
 ) -> None:
+    parameters = routed.parameters
     chosen = [name for names in units for name in names]
     others = {n: p for n, p in parameters.items() if n not in chosen}
     before = _bits(optimizer, others)
     mine = {name: parameters[name] for name in chosen}
     start = _bits(optimizer, mine)
-
     first, *rest = units
     groups = optimizer.param_groups
     # `_put_back` sees to these, and nothing may move the others.
     leave = [optimizer.state, groups, *groups, *parameters.values()]
+    gradients = {
+        name: (1.0 if name in first else _LARGER) * (0.5 * p.detach() + 0.01)
+        for name, p in mine.items()
+    }
+
+    @contextmanager
+    def steps() -> Iterator[Callable[[Iterable[Names]], None]]:
+        """Inside, what does a step of some units."""
+        with put_back([optimizer, *_GLOBAL_HOOKS], leave), _put_back(optimizer, mine):
+            scheduled = [_scheduled(group) for group in optimizer.param_groups]
+
+            def step(turn: Iterable[Names]) -> None:
+                for group, settings in zip(optimizer.param_groups, scheduled, strict=True):
+                    group.update(settings)
+                moving = {name: parameters[name] for names in turn for name in names}
+                for name, parameter in moving.items():
+                    parameter.grad = gradients[name].clone()
+                with (
+                    optimizer_view(optimizer, moving.values(), routed.adapter_ids),
+                    watch.stepping(list(moving), trial=True),
+                ):
+                    optimizer.step()
+                for parameter in moving.values():
+                    parameter.grad = None
+
+            yield step
 
     def after(*turns: Iterable[Names]) -> list[Bits]:
         """The bits of what was chosen after each turn, a step of some units."""
         seen = []
-        with put_back([optimizer, *_GLOBAL_HOOKS], leave), _put_back(optimizer, mine):
-            scheduled = [_scheduled(group) for group in optimizer.param_groups]
+        with steps() as step:
             for turn in turns:
-                for group, settings in zip(optimizer.param_groups, scheduled, strict=True):
-                    group.update(settings)
-                sizes = {n: 1.0 if n in first else _LARGER for names in turn for n in names}
-                _step(optimizer, {n: parameters[n] for n in sizes}, sizes, adapters)
+                step(turn)
                 seen.append(_bits(optimizer, mine))
         return seen
 
+    def later(turn: Iterable[Names]) -> Bits:
+        """The bits of the first unit after many steps of the optimizer without hooks."""
+        with steps() as step, _without_hooks(optimizer):
+            step(turn)
+            kept = kept_beside_parameters(optimizer)
+            for _ in range(_STEPS - 2):
+                step(turn)
+            last = kept_beside_parameters(optimizer)
+            step(turn)
+            now = kept_beside_parameters(optimizer)
+            shared.append(changed(kept, now) or changed(last, now))
+            return _bits(optimizer, {name: mine[name] for name in first})
+
+    shared: list[Key | None] = []
+    model = attributes(routed.model, buffers=True)
     alone, *both = after([first], rest) if rest else after([first])
     pairs = [
         ({k: v for k, v in start.items() if _owner(k) not in first}, alone),
@@ -153,9 +199,39 @@ def _try(
     ]
     for expected in both:
         pairs += [(expected, after(units)[0]), (expected, after(rest, [first])[1])]
+    moved = changed(model, attributes(routed.model, buffers=True))
+    pairs.append((later([first]), later(units)))
     # All steps before the first verdict: a rank may hold no part of what differs.
+    for key in filter(None, shared):
+        _refuse_shared(optimizer, " ".join(filter(None, key)))
     for expected, found in pairs:
         _require_same(optimizer, expected, found)
+    if moved:
+        where, name = moved
+        raise Refused(
+            f"a step of the optimizer, with its hooks, changed {name}: what one class leaves "
+            "behind, another reads",
+            where=where or type(routed.model).__name__,
+            do="Move nothing but parameters there, each by its own gradient",
+        )
+
+
+@contextmanager
+def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Inside, ``step`` is that of the optimizer's class, and nothing else."""
+    hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    hooks += [each for each in _GLOBAL_HOOKS if each is not None]
+    held = [dict(each) for each in hooks]
+    wrapper = vars(optimizer).pop("step", None)
+    try:
+        for each in hooks:
+            each.clear()
+        yield
+    finally:
+        for each, before in zip(hooks, held, strict=True):
+            each.update(before)
+        if wrapper is not None:
+            optimizer.step = wrapper  # type: ignore[method-assign]
 
 
 def _small(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> list[str]:
@@ -168,21 +244,6 @@ def _small(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Paramet
             smallest[kind] = name
     chosen = set(smallest.values())
     return [name for name in parameters if name in chosen]
-
-
-def _step(
-    optimizer: torch.optim.Optimizer,
-    moving: Mapping[str, nn.Parameter],
-    sizes: Mapping[str, float],
-    adapters: Set[int],
-) -> None:
-    with torch.no_grad():
-        for name, parameter in moving.items():
-            parameter.grad = sizes[name] * (0.5 * parameter.detach() + 0.01)
-        with optimizer_view(optimizer, moving.values(), adapters):
-            optimizer.step()
-        for parameter in moving.values():
-            parameter.grad = None
 
 
 def _scheduled(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +266,16 @@ def _bits(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Paramete
 
 def _owner(key: str) -> str:
     return key.partition(" ")[0]
+
+
+def _refuse_shared(optimizer: torch.optim.Optimizer, what: str) -> NoReturn:
+    raise Refused(
+        f"the optimizer keeps one value for several parameters, and its steps change it: {what}. "
+        "So gradients of other domains would move a parameter",
+        where=type(optimizer).__name__,
+        do="Use an optimizer that keeps all it knows in the state of each parameter, such as AdamW "
+        "or SGD",
+    )
 
 
 def _require_same(optimizer: torch.optim.Optimizer, expected: Bits, found: Bits) -> None:

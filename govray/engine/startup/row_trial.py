@@ -48,7 +48,7 @@ from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.rng_state import generators
-from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
+from govray.engine.startup.model_state import Held, attributes, changed, held
 from govray.engine.steps.routed import Routed
 from govray.engine.steps.row_difference import REPEATED, apart, due_again, mixed_rows
 from govray.errors import GovrayError, Refused
@@ -247,10 +247,16 @@ class _Comparison:
             kept = attributes(model)
             again, found = self._pass(order, factor=factor, backward=self._deep)
             repeated.append(found)
-        if changed := changed_attribute(kept, attributes(model)):
-            fqn = changed.rpartition(".")[0]
+        after = attributes(model)
+        if changed(kept, after):
+            # Once more, for what a backward leaves, such as the last gradient, has its factor.
+            self._pass(order, factor=factor, backward=self._deep)
+            kept, after = after, attributes(model)
+        if key := changed(kept, after):
+            where, _ = key
             _refuse_kept(
-                f"the forward pass changed the attribute {changed}", fqn or type(model).__name__
+                f"the forward pass changed the attribute {'.'.join(filter(None, key))}",
+                where or type(model).__name__,
             )
         self._require_same_again(order, losses[0], again[0])
         return rounding(gradients, repeated) if self._deep else {}
