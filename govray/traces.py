@@ -24,6 +24,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, Literal
 
+from govray.extras import install
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 VARIABLE = "TRACEPARENT"
 FLUSH_MS = 5_000
@@ -135,9 +137,9 @@ def _provider() -> Any:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         _log.warning(
-            "%s is set, and OpenTelemetry is not installed: no traces are sent. "
-            "pip install '.[otel]'",
+            "%s is set, and OpenTelemetry is not installed: no traces are sent. Run %s",
             ENDPOINTS[0],
+            install("otel"),
         )
         return None
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "govray"}

@@ -21,27 +21,28 @@ TESTS = Path(__file__).parent
 
 # The nine rooms, with what lies beneath them, and what each may import besides itself. Every arrow
 # is used, and a new one is a decision made here.
-GROUND = {"errors", "printable", "traces"}
+GROUND = {"errors", "extras", "printable", "traces"}
 ROOMS: dict[str, frozenset[str]] = {
     "printable": frozenset(),
-    "traces": frozenset(),
+    "extras": frozenset(),
+    "traces": frozenset({"extras"}),
     "errors": frozenset({"printable"}),
-    "storage": frozenset(),
-    "governance": frozenset({"errors", "printable", "storage"}),
-    "engine": frozenset({"errors", "governance"}),
-    "data": frozenset({"errors", "governance", "storage"}),
+    "storage": frozenset({"extras"}),
+    "governance": frozenset({"errors", "extras", "printable", "storage"}),
+    "engine": frozenset({"errors", "extras", "governance"}),
+    "data": frozenset({"errors", "extras", "governance", "storage"}),
     "evidence": frozenset({"errors", "printable", "governance", "storage"}),
     "train": frozenset(
-        {"errors", "printable", "traces", "governance", "storage", "data", "engine"}
+        {"errors", "extras", "printable", "traces", "governance", "storage", "data", "engine"}
     ),
     "tune": frozenset({"errors", "governance", "storage", "train"}),
     "platform": frozenset(
-        {"errors", "printable", "traces", "governance", "storage", "data", "engine"}
+        {"errors", "extras", "printable", "traces", "governance", "storage", "data", "engine"}
         | {"train", "tune"}
     ),
     "cli": frozenset(
-        {"errors", "printable", "governance", "storage", "data", "engine", "evidence", "train"}
-        | {"tune", "platform"}
+        {"errors", "extras", "printable", "governance", "storage", "data", "engine", "evidence"}
+        | {"train", "tune", "platform"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -56,8 +57,8 @@ NARROW: dict[str, tuple[str, ...]] = {
     "engine.jax": ("errors", "governance", "engine.steps"),
     # For everybody: the base install, and nothing of the service but its description.
     "platform.client": ("errors", "storage"),
-    "platform.store": ("errors", "governance", "storage"),
-    "platform.tasks": ("errors", "printable", "governance", "storage"),
+    "platform.store": ("errors", "extras", "governance", "storage"),
+    "platform.tasks": ("errors", "extras", "printable", "governance", "storage"),
     # Neither Ray nor torch: of `train` it has what lies in a run's folder.
     "platform.service": (
         *("errors", "printable", "traces", "governance", "storage"),
@@ -73,7 +74,7 @@ NARROW: dict[str, tuple[str, ...]] = {
     "platform.alerts": ("errors", "governance", "platform.store"),
     # It has the key: nothing of a submitter, of the service or of a job runs in it.
     "platform.attestor": (
-        *("errors", "printable", "governance", "storage"),
+        *("errors", "extras", "printable", "governance", "storage"),
         # How a commit's folder is called, and a search's trials.
         *("train.checkpoint.pins", "train.run_folder.run_names"),
     ),
@@ -140,6 +141,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "printable": frozenset(),
     "storage": frozenset({"obstore"}),
     "errors": frozenset(),
+    "extras": frozenset(),
     "govray": frozenset(),
     "governance": frozenset(),
     # numpy computes SipHash of a million records in the time of a thousand.
@@ -232,7 +234,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
 # What a module of `cli` may import at its top: every verb's module is imported
 # at every start, on the base install too.
 CLI_TOP = frozenset({"typer", "rich"})
-CLI_TOP_ROOMS = frozenset({"errors", "printable", "storage", "cli", "govray"})
+CLI_TOP_ROOMS = frozenset({"errors", "extras", "printable", "storage", "cli", "govray"})
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 

@@ -19,6 +19,7 @@ from govray.cli import separation
 from govray.cli.listening import listeners, owners
 from govray.cli.output import line, report
 from govray.errors import GovrayError
+from govray.extras import EXTRAS, install
 
 if TYPE_CHECKING:
     from govray.errors import Refused
@@ -132,7 +133,7 @@ def _versions(parts: Iterable[str]) -> Iterator[Symptom]:
 
     missing = {each for part in parts for each in _NEEDED[part] if find_spec(each) is None}
     for each in sorted(missing):
-        yield Symptom("versions", WRONG, f"{each} is not installed", "pip install '.[train,serve]'")
+        yield Symptom("versions", WRONG, f"{each} is not installed", f"Run {install(EXTRAS[each])}")
     if not missing:
         yield Symptom("versions", OK, f"govray {__version__}, Python {platform.python_version()}")
 

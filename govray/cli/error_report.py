@@ -17,29 +17,12 @@ from dataclasses import dataclass
 import typer
 
 from govray.errors import GovrayError
+from govray.extras import EXTRAS, install
 from govray.printable import json_text, lines, paragraph
 
 USAGE = 2
 COULD_NOT_CHECK = 3
 BUG = 70
-
-# Import name → the extra that carries it. A verb that meets one of these
-# missing runs on the base install, where that is expected.
-EXTRAS = {
-    "ray": "train",
-    "torch": "train",
-    "pyarrow": "train",
-    "safetensors": "train",
-    "tokenizers": "train",
-    "rensa": "train",
-    "obstore": "train",
-    "fastapi": "serve",
-    "sqlmodel": "serve",
-    "sqlalchemy": "serve",
-    "alembic": "serve",
-    "optuna": "search",
-    "docx": "reports",
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +69,7 @@ def describe(error: Exception) -> ErrorReport:
                 "CouldNotCheck",
                 f"this needs {error.name}, which is not installed",
                 COULD_NOT_CHECK,
-                do=f"Run pip install '.[{extra}]'.",
+                do=f"Run {install(extra)}.",
             )
     if isinstance(error, OSError) and error.errno in _OS_ADVICE:
         where = str(error.filename) if error.filename is not None else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from govray.errors import CouldNotCheck, GovrayError, UsageError
+from govray.extras import install
 from govray.storage.place import Place, place
 from govray.storage.regular_file import read_regular
 
@@ -27,7 +28,7 @@ def given_records(folder: Place, model: Place) -> ReadPart:
         raise CouldNotCheck(
             f"records cannot be read without {error.name}",
             where=str(folder),
-            do="Install it: pip install '.[train]'. Or leave --records out, for a summary.",
+            do=f"Run {install('train')}. Or leave --records out, for a summary.",
         ) from error
     if not (folder / MANIFEST_FILE).is_file():
         home = find_model(model)

@@ -17,6 +17,8 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
+from govray.extras import install
+
 _RETRIES = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 
 # Where credentials are asked for if the environment has none.
@@ -43,7 +45,7 @@ def bucket_store(url: str) -> Any:
         from obstore.store import from_url
     except ImportError:
         raise OSError(
-            errno.ENOPKG, "URLs of object stores need `pip install '.[train]'`", url
+            errno.ENOPKG, f"URLs of object stores need obstore: {install('train')}", url
         ) from None
     base, _, query = url.partition("?")
     options = dict(parse_qsl(query))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,20 @@ def test_it_signs_and_exports_and_a_verb_that_needs_an_extra_says_which(
     govray_base(base, "sign", "policy.yaml", "--key", "key.pem")
     govray_base(base, "model", "export", "model-card", model, *check)  # imports every format
     done = govray_base(base, "report", "eu-summary", model, "--out", "s.docx", *check, code=3)
-    assert "pip install '.[reports]'" in done.stderr
+    assert "pip install 'govray[reports]'" in done.stderr
     (tmp_path / "corpora").mkdir()
     done = govray_base(base, "corpus", "ls", "corpora", code=3)
-    assert "pip install '.[train]'" in done.stderr
+    assert "pip install 'govray[train]'" in done.stderr
+
+
+def test_an_extra_is_added_to_the_govray_that_is_installed(base: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--python", base / "python", "install", "--no-index"]
+    done = subprocess.run(
+        [*pip, "--dry-run", "govray[reports]"], capture_output=True, text=True, timeout=60
+    )
+    assert "Requirement already satisfied: govray[reports]" in done.stdout
+    assert "python-docx" in done.stderr  # the extra's own, which no index has here
+    assert "for govray" not in done.stderr
 
 
 def test_the_wheel_carries_the_deployment_and_the_migrations(base: Path, tmp_path: Path) -> None:

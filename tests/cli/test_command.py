@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +18,9 @@ import pytest
 from govray import cli
 from govray.cli import error_report, user_files
 from govray.errors import GovrayError
+from govray.extras import EXTRAS
 from tests.support.command import Run
+from tests.support.tree import ROOT
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
 
@@ -108,12 +112,25 @@ def test_a_bug_is_called_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--debug" in done.err
 
 
-@pytest.mark.parametrize("module", sorted(error_report.EXTRAS))
+@pytest.mark.parametrize("module", sorted(EXTRAS))
 def test_a_missing_extra_is_named(module: str) -> None:
     error = ModuleNotFoundError(f"No module named '{module}.sub'", name=f"{module}.sub")
     found = error_report.describe(error)
     assert found.exit_code == 3
-    assert f"pip install '.[{error_report.EXTRAS[module]}]'" in (found.do or "")
+    assert found.do == f"Run pip install 'govray[{EXTRAS[module]}]'."
+
+
+def test_extras_are_those_of_the_project_and_every_hint_is_of_one_function() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {*EXTRAS.values()} <= {*project["optional-dependencies"]}
+    told = re.compile(r"pip install (?!--|-e)['.]")
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "govray").rglob("*.py")
+        if told.search(path.read_text())
+    ]
+    # The pack's page speaks of the source tree, where the pack's maker has to be.
+    assert sorted(found) == ["govray/evidence/packs/evidence_pack.py", "govray/extras.py"]
 
 
 def test_a_full_disk_is_said_and_the_old_file_stays(

@@ -40,7 +40,7 @@ COMMAND, *OUTPUTS = blocks_of("")
 
 
 def test_the_extra_exists() -> None:
-    extra = re.fullmatch(r"pip install '\.\[(\w+)\]'\n", COMMAND)
+    extra = re.fullmatch(r"pip install 'govray\[(\w+)\]'\n", COMMAND)
     assert f"\n{extra[1]} = [" in (ROOT / "pyproject.toml").read_text()
 
 

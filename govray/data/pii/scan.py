@@ -23,6 +23,7 @@ from govray.data.rows import chat
 from govray.data.sources.quarantine import Quarantine
 from govray.data.sources.record import SourceRecord
 from govray.errors import CouldNotCheck, UsageError
+from govray.extras import install
 from govray.governance.formats.row_schema import RowKind
 from govray.governance.policy.pii_scan import PiiEntity, PiiScan
 
@@ -52,7 +53,7 @@ def scan_of(entities: Sequence[PiiEntity], score: float) -> PiiScan:
         raise UsageError(
             f"personal data is found by {PACKAGE}, which is not installed",
             where="--pii",
-            do="Install it: pip install '.[pii]'.",
+            do=f"Run {install('pii')}",
         ) from None
     stated = {"analyzer": analyzer, "entities": sorted(set(entities)), "score": score}
     return PiiScan.from_source(stated, where="--pii")

@@ -49,6 +49,7 @@ from govray.engine.model.gpt import loss
 from govray.engine.model.past import Past
 from govray.engine.model.stored_weights import equal
 from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
+from govray.extras import install
 from govray.governance.formats.row_schema import CHAT_MARKERS
 
 __all__ = ["CausalLM", "loss"]
@@ -229,7 +230,7 @@ def _transformers() -> ModuleType:
         raise CouldNotCheck(
             f"this needs {error.name}, which is not installed",
             where="entrypoint govray.engine.huggingface:CausalLM",
-            do="Run pip install '.[huggingface]'",
+            do=f"Run {install('huggingface')}",
         ) from error
     return transformers
 

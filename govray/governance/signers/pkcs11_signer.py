@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from govray.errors import GovrayError, Malformed, UsageError
+from govray.extras import install
 from govray.governance.formats.keys import PublicKey
 from govray.governance.signers.checked_signature import checked
 from govray.governance.signers.pkcs11_reference import Pkcs11Reference
@@ -102,7 +103,7 @@ class Pkcs11Signer:
             raise UsageError(
                 "python-pkcs11 is not installed",
                 where=self._where,
-                do="Run: pip install '.[pkcs11]'",
+                do=f"Run {install('pkcs11')}",
             ) from None
         try:
             yield pkcs11

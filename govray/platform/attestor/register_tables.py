@@ -32,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from govray.errors import InfrastructureFailed, UsageError
+from govray.extras import install
 from govray.governance.formats.bounds import Positive, ShortText
 from govray.governance.formats.document import Digest, Document, Timestamp
 from govray.governance.submission.register_forms import (
@@ -202,7 +203,7 @@ def open_tables(url: str) -> Engine:
     except (ImportError, NoSuchModuleError) as error:
         raise UsageError(
             f"the driver of {address.drivername} is not installed ({error})",
-            do="pip install '.[serve]'",
+            do=f"Run {install('serve')}",
         ) from None
     except (DBAPIError, OSError) as error:
         raise InfrastructureFailed(

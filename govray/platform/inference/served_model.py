@@ -25,6 +25,7 @@ from govray.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.stored_weights import fill
 from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.extras import install
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.trust.anchor import TrustAnchor
@@ -181,7 +182,7 @@ def _over_jax(
         raise CouldNotCheck(
             f"JAX trained the model, and it can't be imported: {error}",
             where=model_folder.CONFIG,
-            do="pip install '.[jax]'",
+            do=f"Run {install('jax')}",
         ) from None
 
     def arrays(name: str) -> Any:

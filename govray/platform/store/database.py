@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlmodel import Session
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
+from govray.extras import install
 
 # Bring a store's tables to a revision. Alembic, with the scripts of ``migrations/``.
 #
@@ -151,7 +152,7 @@ def connect(address: URL, *, statement_limit: float | None = None) -> Engine:
     except (ImportError, NoSuchModuleError) as error:
         raise UsageError(
             f"the driver of {address.drivername} is not installed ({error})",
-            do="Run pip install '.[serve]'",
+            do=f"Run {install('serve')}",
         ) from None
     event.listen(engine, "connect", _settings)
     return engine

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import UsageError
+from govray.extras import install
 from govray.platform.tasks.task_file import NotebookTask, ShellTask, TensorBoardTask, Watched
 from govray.printable import without_keys
 from govray.storage.bucket_path import BucketPath
@@ -77,7 +78,7 @@ def jupyter_program(
     if missing:
         raise UsageError(
             f"a {task.kind} needs {' and '.join(missing)}, which this Python does not have",
-            do="pip install '.[notebook]' on the nodes",
+            do=f"Run {install('notebook')} on the nodes",
         )
     server: dict[str, Any] = {
         "ip": listen,

@@ -37,6 +37,12 @@ def import_named(module: str) -> ModuleType:
     return import_module(module)
 
 
+def source_files(module: str) -> tuple[str, str]:
+    """Where a module's source may lie, below a folder that Python searches."""
+    path = module.replace(".", "/")
+    return f"{path}.py", f"{path}/__init__.py"
+
+
 def check_numbers(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments if none is a number that YAML took for text."""
     for name, value in arguments.items():

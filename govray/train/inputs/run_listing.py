@@ -25,6 +25,7 @@ from govray.storage.place import Place, place
 from govray.train.experiment.import_path import import_named
 from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import APART, Experiment
+from govray.train.inputs.needed_extras import require_extras
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.verified_inputs import read
 from govray.train.run_folder import events, stop_request
@@ -272,8 +273,9 @@ def experiment_inputs(experiment: Experiment) -> InputFiles:
 
 
 def require_there(experiment: Experiment) -> None:
-    """Raise what training would, if its key or a signed document that it begins with is missing.
-    It takes no time, and Ray's start does."""
+    """Raise what training would, if a package, its key or a signed document that it begins with is
+    missing. It takes no time, and Ray's start does."""
+    require_extras(experiment)
     operator_key.require(experiment.attestation_key)
     files = experiment_inputs(experiment)
     read(files.trust_root, "trust root")

@@ -16,6 +16,7 @@ from torch import nn
 
 from govray.engine.gradients.forward import LossFn
 from govray.errors import GovrayError, UsageError, suggestion
+from govray.extras import EXTRAS, install
 from govray.train.experiment.import_path import import_named
 from govray.train.inputs.experiment_config import Experiment
 
@@ -130,10 +131,14 @@ def _named(experiment: Experiment, name: str | None = None) -> Any:
         module = import_named(module_name)
         return getattr(module, name or own)
     except (ImportError, AttributeError) as error:
+        # What the module imports in its turn may be what is missing.
+        extra = EXTRAS.get(str(getattr(error, "name", "")).partition(".")[0])
         raise UsageError(
             str(error),
             where=where,
-            do="Name an importable module:class, and beside it loss(model, batch); or module:"
+            do=f"Run {install(extra)}"
+            if extra and isinstance(error, ModuleNotFoundError)
+            else "Name an importable module:class, and beside it loss(model, batch); or module:"
             "function with one parameter, config",
         ) from error
     except GovrayError:

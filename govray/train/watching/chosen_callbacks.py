@@ -14,6 +14,7 @@ from tensorboardX import SummaryWriter
 
 from govray import traces
 from govray.errors import UsageError
+from govray.extras import install
 from govray.storage.atomic_file import make_folder, write_whole
 from govray.storage.place import Place
 from govray.train.inputs.experiment_config import Experiment
@@ -22,7 +23,7 @@ from govray.train.watching.run_callback import RunCallback, RunStarted
 
 
 class WandbCallback(RunCallback):
-    """Logs to Weights & Biases; ``pip install '.[wandb]'``.
+    """Logs to Weights & Biases; the extra ``wandb``.
 
     The key comes from ``WANDB_API_KEY`` or W&B's own login. Its files lie in ``<run>/wandb``, or in
     the working directory if the run is on an object store.
@@ -42,7 +43,7 @@ class WandbCallback(RunCallback):
         if find_spec("wandb") is None:
             raise UsageError(
                 "Weights & Biases is not installed",
-                do="pip install '.[wandb]', or leave it out",
+                do=f"Run {install('wandb')}, or leave it out",
             )
         self._project = project
         self._entity = entity

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from govray.errors import UsageError
+from govray.extras import install
 from govray.train.watching.run_callback import RunCallback, RunStarted
 
 TAG = "govray.run"
@@ -30,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MLflowCallback(RunCallback):
-    """Logs to an MLflow server or store; ``pip install '.[mlflow]'``.
+    """Logs to an MLflow server or store; the extra ``mlflow``.
 
     Passwords and tokens come from MLflow's own variables (``MLFLOW_TRACKING_TOKEN``).
 
@@ -42,7 +43,7 @@ class MLflowCallback(RunCallback):
     def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:
         if find_spec("mlflow") is None:
             raise UsageError(
-                "MLflow is not installed", do="pip install '.[mlflow]', or leave it out"
+                "MLflow is not installed", do=f"Run {install('mlflow')}, or leave it out"
             )
         self._uri = tracking_uri
         self._experiment = experiment
