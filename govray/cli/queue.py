@@ -113,7 +113,10 @@ def pools() -> None:
     """List the pools of the queue, and the workers that each has room for."""
     columns = {"pool": "name", "slots": "slots", "labels": "labels"}
     tell_rows(
-        service().experiments.pools()["items"], columns, "Nobody has worked off this queue yet"
+        service().experiments.pools()["items"],
+        columns,
+        "Nobody works off the queue yet. The cluster's operator does by: "
+        "govray queue run deploy/queue.yaml",
     )
 
 

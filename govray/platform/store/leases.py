@@ -16,6 +16,19 @@ from govray.platform.store.tables import Lease
 RECONCILER = "reconciler"
 
 
+def standstill(session: Session, *, at: str) -> str | None:
+    """Why what is in the queue waits, where nobody works it off at this time; None: a process does.
+    For answers, pages and commands alike."""
+    row = session.get(Lease, RECONCILER)
+    if row is not None and row.until > at:
+        return None
+    told = f"since {row.until}" if row else "yet"
+    return (
+        f"Nobody works off the queue {told}. "
+        "The cluster's operator does by: govray queue run deploy/queue.yaml"
+    )
+
+
 def take(session: Session, name: str, holder: str, *, at: str, until: str) -> bool:
     """Take or renew the lease, and commit. Whether ``holder`` has it now. ``at``: now,
     ``YYYY-MM-DDTHH:MM:SSZ``. ``until``: when it ends if nobody renews it."""

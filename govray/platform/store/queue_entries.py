@@ -231,6 +231,14 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     return {row[0]: row[1] for row in found}
 
 
+def why(row: Any, standstill: str | None) -> str | None:
+    """Why an entry is in its state.
+    ``standstill``: why what waits does (`govray.platform.store.leases.standstill`)."""
+    waits = row.state == ExperimentState.QUEUED
+    found: str | None = row.why
+    return standstill if waits and standstill else found
+
+
 def asks(state: ExperimentState) -> tuple[str, ...]:
     """What people can ask of an entry in this state."""
     return tuple(what for what, follows in _ASKED.items() if state in follows)

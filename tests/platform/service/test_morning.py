@@ -141,7 +141,7 @@ def test_a_persons_morning(office: Office) -> None:
         page.get_by_role("link", name="Sign in at localhost").click()
         page.wait_for_url(f"{office.address}/queue")
         expect(page.locator(".who")).to_contain_text("oidc:ada (engineer)")
-        expect(page.get_by_text("Nobody has worked on this queue yet")).to_be_visible()
+        expect(page.get_by_text("Nobody works off the queue yet")).to_be_visible()
 
         page.get_by_role("link", name="Start an experiment").click()
         text = FILE.replace("name: python-source-gpt", "name: the-mornings").strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session, col, delete, select
 
+from govray.cli import experiments
+from govray.platform.client.documents import Experiment
 from govray.platform.service.acting import acting
-from govray.platform.store import pools
+from govray.platform.store import leases, pools
 from govray.platform.store import queue_entries as queue
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import AuditEntry, Pool, QueueEntry
+from govray.platform.store.tables import AuditEntry, Lease, Pool, QueueEntry
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 
@@ -89,6 +92,41 @@ def test_a_file_becomes_an_entry_of_the_queue(empty: Service) -> None:
     assert log(empty, row.id) == ["engineer experiment submitted"]
     value = yaml.safe_load(FILE)  # an object stands for the file
     assert yaml.safe_load(submitted(empty, file=value)["file"]) == value
+
+
+@pytest.mark.parametrize(
+    ("until", "told"),
+    [(None, "yet"), ("2026-01-02T03:04:05Z", "since 2026-01-02T03:04:05Z"), ("2999-01-01", None)],
+)
+def test_what_waits_for_nobody_says_so_everywhere(
+    empty: Service, until: str | None, told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Session(empty.engine) as session:
+        session.execute(delete(Lease))
+        if until is not None:
+            session.add(Lease(name=leases.RECONCILER, holder="w1", until=until))
+        session.commit()
+    start = "The cluster's operator does by: govray queue run deploy/queue.yaml"
+    why = f"Nobody works off the queue {told}. {start}" if told else None
+
+    def says(text: str) -> bool:
+        return (why or start) in " ".join(unescape(text).split())
+
+    made, client = submitted(empty), empty.client("engineer")
+    task = {"name": "look", "config": "kind: command\nargv: [sh]\n"}
+    waits = client.post("/v1/tasks", json=task).json()
+    pages = ["/queue", "/tasks"]
+    for kind, row in (("experiments", made), ("tasks", waits)):
+        [listed] = client.get(f"/v1/{kind}").json()["items"]
+        found = client.get(f"/v1/{kind}/{row['id']}").json()
+        assert (found["state"], found["why"], listed["why"]) == ("QUEUED", why, why)
+        pages.append(f"/{kind}/{row['id']}")
+    for path in pages:
+        assert says(client.get(path).text) == (why is not None), path
+    experiments.tell(Experiment.model_validate(made))
+    assert says(capsys.readouterr().out) == (why is not None)
+    # What has ended keeps its own reason.
+    assert client.post(f"/v1/experiments/{made['id']}:stop").json()["why"].startswith("stop asked")
 
 
 def test_project_and_labels_of_a_file_count_where_the_submitter_says_nothing(

@@ -31,7 +31,7 @@ from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_runs import entries, reads_file
 from govray.platform.store import pools as stated
 from govray.platform.store import queue_entries
-from govray.platform.store.leases import RECONCILER
+from govray.platform.store.leases import RECONCILER, standstill
 from govray.platform.store.queue_entries import ENDED, HELD
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import ExperimentState
@@ -65,14 +65,15 @@ def queue(visit: VisitDep, page: PageDep) -> HTMLResponse:
     queued = col(s.state) == ExperimentState.QUEUED
     statement = select(*LISTED, turn).where(queued, entries(visit.caller))
     waiting, after = page.rows(visit.session, statement, [s.pool, turn, s.submitted, s.id])
-    lease = visit.session.get(Lease, RECONCILER)
+    still, lease = standstill(visit.session, at=visit.at), visit.session.get(Lease, RECONCILER)
     return render(
         visit,
         "queue.html",
         pools=_pools(visit),
         whole=is_staff(visit.caller),
         until=lease.until if lease else None,
-        going_on=lease is not None and lease.until > visit.at,
+        standstill=still,
+        whys={each.id: queue_entries.why(each, still) for each in waiting},
         held=held[:MOST_HELD],
         more_held=len(held) > MOST_HELD,
         waiting=waiting,
@@ -107,6 +108,7 @@ def standing(visit: Visit, row: QueueEntry, ask: str) -> dict[str, Any]:
     allowed = [verb for verb in _meaningful(row) if allows(visit, row, verb)]
     return {
         "entry": row,
+        "why": queue_entries.why(row, standstill(visit.session, at=visit.at)),
         "file": row.config if reads_file(visit.session, visit.caller, row) else None,
         "place": queue_entries.places(visit.session, [row.id]).get(row.id),
         "allowed": allowed,

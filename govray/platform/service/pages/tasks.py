@@ -38,6 +38,7 @@ from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.task_files import kept_files, output_end
 from govray.platform.service.visible.visible_runs import entries
 from govray.platform.store import queue_entries
+from govray.platform.store.leases import standstill
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import Project, QueueEntry
 from govray.platform.tasks.task_file import KINDS, LONGEST_IDLE, SHOWN
@@ -154,6 +155,7 @@ def _tasks(
     )
     order = (s.submitted, s.id)
     rows, after = page.rows(visit.session, statement, order, descending=True)
+    still = standstill(visit.session, at=visit.at)
     origins: TaskOrigins | None = visit.request.app.state.settings.tasks
     allowed = _allowed(visit, rows)
     running = ExperimentState.RUNNING
@@ -162,6 +164,7 @@ def _tasks(
         "tasks.html",
         status=problem.status_code if problem else 200,
         tasks=rows,
+        whys={row.id: queue_entries.why(row, still) for row in rows},
         after=after,
         opens={
             row.id

@@ -41,6 +41,7 @@ from govray.platform.service.visible.visible_runs import FoundExperiment, find_e
 from govray.platform.store import pools, queue_entries, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.experiment_tags import replace_tags, tags_of
+from govray.platform.store.leases import standstill
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import ExperimentState
 
@@ -273,8 +274,13 @@ def experiments(
     rows, following = page.rows(visit.session, statement, (key, e.c.id), descending=down)
     places = queue_entries.places(visit.session, [row.id for row in rows])
     tags = tags_of(visit.session, [row.id for row in rows])
+    still = standstill(visit.session, at=visit.at)
     items = [
-        ExperimentItem(**row._mapping, position=places.get(row.id), tags=tags.get(row.id, []))
+        ExperimentItem(
+            **{**row._mapping, "why": queue_entries.why(row, still)},
+            position=places.get(row.id),
+            tags=tags.get(row.id, []),
+        )
         for row in rows
     ]
     return Listing(items=items, next=following)
@@ -391,6 +397,7 @@ def answer(visit: Visit, known: FoundExperiment) -> Experiment:
     given = dict.fromkeys(_OF_QUEUE) | {"archived": False}
     if (row := entry or indexed) is not None:
         given |= {"submitted": row.started} | row.model_dump(include={*_OF_QUEUE})
+        given["why"] = queue_entries.why(row, standstill(session, at=visit.at))
     runs = select(col(t.id)).where(col(t.experiment) == known.id, col(t.replay_of).is_(None))
     return Experiment(
         **given,

@@ -12,6 +12,7 @@ task goes through this service's own origin (`govray.platform.service.http.origi
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -36,6 +37,7 @@ from govray.platform.service.visible.lookup import absent
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import entries, reads_file
 from govray.platform.store import queue_entries
+from govray.platform.store.leases import standstill
 from govray.platform.store.project_settings import TaskKind
 from govray.platform.store.queue_entries import LONGEST_CONFIG
 from govray.platform.store.states import ExperimentState
@@ -122,7 +124,7 @@ def list_tasks(
     statement = select(QueueEntry).where(col(QueueEntry.kind).in_(KINDS), entries(visit.caller))
     statement = filtered(statement, (QueueEntry.user, user))
     order = (QueueEntry.submitted, QueueEntry.id)
-    return page.listing(visit.session, statement, order, _shown, descending=True)
+    return page.listing(visit.session, statement, order, partial(_shown, visit), descending=True)
 
 
 @router.post("/tasks", status_code=201, dependencies=[SUBMITTERS])
@@ -155,19 +157,19 @@ def submit_task(visit: OnceDep, new: NewTask) -> Task:
         archive=new.archive,
     )
     visit.session.commit()
-    return _shown(row)
+    return _shown(visit, row)
 
 
 @router.get("/tasks/{task}", dependencies=[RUN_READERS])
 def get_task(visit: VisitDep, row: KnownTask) -> Task:
     """One task."""
     file = row.config if reads_file(visit.session, visit.caller, row) else None
-    return _shown(row).model_copy(update={"file": file})
+    return _shown(visit, row).model_copy(update={"file": file})
 
 
 def _act(visit: Visit, row: QueueEntry, verb: Demand) -> Task:
     acting.ask(visit, row, verb)
-    return _shown(row)
+    return _shown(visit, row)
 
 
 verbs(router, "/tasks/{task}", find_task, _act, Task, always="unarchive")
@@ -205,7 +207,7 @@ def check_opens(visit: Visit, row: QueueEntry) -> None:
     acting.may_act(visit, row.project, Act(verb="open", what="tasks", owner=row.user))
 
 
-def _shown(row: QueueEntry) -> Task:
-    return Task.model_validate(
-        {**row.model_dump(include=set(Task.model_fields)), "shown": row.kind in SHOWN}
-    )
+def _shown(visit: Visit, row: QueueEntry) -> Task:
+    given = row.model_dump(include=set(Task.model_fields)) | {"shown": row.kind in SHOWN}
+    given["why"] = queue_entries.why(row, standstill(visit.session, at=visit.at))
+    return Task.model_validate(given)
