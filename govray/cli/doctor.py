@@ -36,6 +36,7 @@ _NEEDED = {
     "queue": ("ray", "sqlmodel", "alembic"),
     "service": ("fastapi", "uvicorn", "sqlmodel", "alembic"),
 }
+_STARTS = ("jobs/train.py", "jobs/tune.py")
 _SERVICE_PORT = 8585
 _TIME_ERROR = 5
 
@@ -119,6 +120,8 @@ def _findings(
         yield from _accounts(jobs, reached)
         if asked and asked.kubernetes is None and not owners(asked.address):
             yield Symptom("accounts", UNKNOWN, "Ray does not listen here, so not whose it is")
+    if asked and asked.working_dir and asked.kubernetes is None:  # else it is of an image
+        yield from _working_dir(asked.working_dir)
     yield from _addresses(asked, theirs)
     yield from _servers(asked, theirs)
     yield from _disks(_places(asked, theirs))
@@ -143,6 +146,16 @@ def _accounts(jobs: separation.Jobs, reached: list[Refused]) -> Iterator[Symptom
     yield from (Symptom.wrong("accounts", each) for each in told.values())
     if not reached:
         yield Symptom("accounts", OK, f"{jobs.name} reaches nothing that is kept from jobs")
+
+
+def _working_dir(folder: Path) -> Iterator[Symptom]:
+    """Whether runs that bring no folder find in the queue's what starts them."""
+    missing = [name for name in _STARTS if not (folder / name).is_file()]
+    for name in missing:
+        do = "Name a folder of `govray init` as working_dir in queue.yaml"
+        yield Symptom("folder", WRONG, f"{folder} has no {name}, which starts a job", do)
+    if not missing:
+        yield Symptom("folder", OK, f"{folder} has what starts runs that bring no folder")
 
 
 def _addresses(queue: Queue | None, attestor: AttestorSettings | None) -> Iterator[Symptom]:

@@ -157,7 +157,9 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
     import secrets
 
     from govray.governance.formats.canonical_json import sha256
-    from govray.governance.submission.code_archive import packed
+    from govray.governance.submission.code_archive import archived_names, packed
+    from govray.train.inputs.own_code import require_sent
+    from govray.tune.experiment_cost import parsed
 
     asked = {
         "set": given.overrides or [],
@@ -181,6 +183,14 @@ def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:
     if folder is not None:
         asked["archive"] = sha256(folder)
     cost = client.experiments.check(**asked)
+    if given.fork is None and given.archive is None:
+        sent = archived_names(folder, str(given.working_dir)) if folder is not None else None
+        require_sent(
+            parsed(cost.file, name=str(config))[0],
+            sent or (),
+            option="--working-dir .",
+            starts=None if sent is None else f"jobs/{cost.kind}.py",
+        )
     if cost.kind != verb:
         raise UsageError(
             "the file has a search section" if cost.kind == "tune" else "no search section",

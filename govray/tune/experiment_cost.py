@@ -16,8 +16,8 @@ from govray.governance.formats.keys import is_outside
 from govray.governance.formats.strict_yaml import Source, read_yaml
 from govray.governance.submission.yaml_overrides import read_mapping
 from govray.train.experiment.environment import JobEnvironment
-from govray.train.experiment.sections import ADAMW, COSINE, Schedule
 from govray.train.inputs.experiment_config import DATA, Experiment, parse_experiment
+from govray.train.inputs.own_code import own_modules
 from govray.tune.search_config import SearchFile, parse_search
 
 _TIME = "worker hours: how long a step takes is measured when it runs"
@@ -132,13 +132,5 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
 
 def _own_code(experiment: Experiment) -> bool:
     """Nor does it set a variable, by which Python finds code."""
-    named = [experiment.entrypoint, experiment.optimizer.name]
-    following: Schedule | None = experiment.schedule
-    while following is not None:
-        named.append(following.name)
-        following = following.then
     given = experiment.environment or JobEnvironment()
-    return given == JobEnvironment(image=given.image) and all(
-        each in (ADAMW, COSINE) or each.startswith(("govray.engine.", "torch.optim."))
-        for each in named
-    )
+    return given == JobEnvironment(image=given.image) and not any(own_modules(experiment))

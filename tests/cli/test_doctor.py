@@ -191,6 +191,23 @@ def test_a_head_that_is_down_is_said_and_not_counted(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("files", "wrong"), [(("train", "tune"), ()), (("train",), ("tune",)), ((), ("train", "tune"))]
+)
+def test_the_doctor_sees_a_folder_that_starts_no_run(
+    run: Run, tmp_path: Path, files: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    (tmp_path / "code" / "jobs").mkdir(parents=True)
+    for each in files:
+        (tmp_path / "code" / "jobs" / f"{each}.py").touch()
+    file = queue_file(tmp_path, jobs_account=OTHERS, working_dir=str(tmp_path / "code"))
+    said = run("doctor", "--queue", file, "--json", code=int(bool(wrong))).json["findings"]
+    found = [each for each in said if each["check"] == "folder"]
+    assert [each["state"] for each in found] == ([doctor.WRONG] * len(wrong) or [doctor.OK])
+    for each, name in zip(found, wrong, strict=False):
+        assert f"has no jobs/{name}.py" in each["what"]
+
+
+@pytest.mark.parametrize(
     ("host", "state"), [("127.0.0.1", "ok"), ("0.0.0.0", "WRONG"), ("::1", "ok"), ("::", "WRONG")]
 )
 def test_the_doctor_sees_what_is_open_to_other_machines(

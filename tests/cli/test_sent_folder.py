@@ -41,6 +41,8 @@ def work(tmp_path: Path) -> Path:
     (folder / ".git" / "HEAD").write_bytes(b"ref")
     (folder / "own.py").write_bytes(b"print('mine')\n")
     (folder / "train.yaml").write_text(FILE)
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "train.py").write_bytes(b"pass\n")
     return folder
 
 
@@ -72,6 +74,27 @@ def test_a_folder_is_sent_and_submitted_by_its_digest(
     assert again.json["archive"] == digest
     both = run(*words, "--archive", digest, code=2)
     assert "both name a folder" in both.err
+
+
+def test_code_that_is_not_sent_is_refused_by_its_file_and_the_option(
+    run: Run, address: str, service: Service, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    words = ("--server", address, "train", "train.yaml", "--set", "+entrypoint=own:train_loop")
+    before = submitted(service)
+    for more in ((), ("--check",)):
+        err = run(*words, *more, code=2).err
+        assert f"{work / 'own.py'}: entrypoint names own, whose file own.py is not sent" in err
+        assert "Say --working-dir ." in err
+    (work / ".rayignore").write_text("own.py")
+    assert "own.py is not sent" in run(*words, "--working-dir", ".", code=2).err
+    (work / ".rayignore").unlink()
+    assert submitted(service) == before
+    run(*words, "--working-dir", ".")
+    run(*words[:-1], "+entrypoint=installed_there:train_loop")  # no file of this folder
+    (work / "jobs" / "train.py").unlink()
+    err = run(*words, "--working-dir", ".", code=2).err
+    assert "the folder that is sent has no jobs/train.py, which starts the job" in err
 
 
 @pytest.mark.parametrize(("name", "data"), [("key.txt", PEM), (".env", b"TOKEN=1")])

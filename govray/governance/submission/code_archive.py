@@ -176,6 +176,12 @@ def check_archive(stream: BinaryIO, where: str) -> None:
                 )
 
 
+def archived_names(data: bytes, where: str) -> frozenset[str]:
+    """The names of an archive's files. Raises ``Malformed``: it is none."""
+    with _opened(io.BytesIO(data), where) as archive:
+        return frozenset(info.filename for info in _checked(archive, where))
+
+
 def largest_archive() -> int:
     """Bytes of the largest archive that `packed` writes."""
     return LARGEST + MOST * _OVERHEAD

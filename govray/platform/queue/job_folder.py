@@ -68,6 +68,12 @@ def make_folder(
             where=where,
             do="Submit it with its folder, or name working_dir in queue.yaml",
         )
+    if kind not in KINDS and not (folder / "jobs" / f"{kind}.py").is_file():
+        raise Refused(
+            f"its working directory has no jobs/{kind}.py, which starts it",
+            where=where,
+            do="Submit a folder of `govray init`, or name one as working_dir in queue.yaml",
+        )
     if kind in KINDS and jobs is not None:
         (folder / "jobs").mkdir(exist_ok=True)
         for name in ENTRY_POINTS:
@@ -131,10 +137,8 @@ def from_anywhere(storage: Place) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    if not (source / "jobs").is_dir():
+    if not source.is_dir():
         raise Refused(
-            "the working directory has no jobs/",
-            where=str(source),
-            do="Name a folder of `govray init` as working_dir in queue.yaml",
+            "the folder that working_dir names in queue.yaml is not there", where=str(source)
         )
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("runs", ".git", "__pycache__"))

@@ -91,6 +91,19 @@ def test_a_submission_names_an_archive_that_is_there(tmp_path: Path) -> None:
     open_store(address, create=True).dispose()
     with serve(address, storage=tmp_path / "runs") as service:
         _names_an_archive(service, sent({"jobs/train.py": b"pass\n"}, tmp_path / "work"))
+        _needs_what_starts_it(service, sent({"jobs/tune.py": b"pass\n"}, tmp_path / "other"))
+
+
+def _needs_what_starts_it(service: Service, data: bytes) -> None:
+    client = service.client("engineer")
+    assert client.put(url(data), content=data).status_code == 201
+    body = {"file": (JOBS / "train.yaml").read_text(), "archive": canonical_json.sha256(data)}
+    refused = client.post("/v1/experiments", json=body)
+    assert refused.status_code == 422
+    assert "body.archive: The archive has no jobs/train.py" in refused.text
+    search = body | {"file": (JOBS / "tune.yaml").read_text()}
+    search["set"] = ["+search.max_concurrent_trials=2"]
+    assert client.post("/v1/experiments", json=search).status_code == 201
 
 
 def _names_an_archive(service: Service, data: bytes) -> None:

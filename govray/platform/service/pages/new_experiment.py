@@ -30,7 +30,7 @@ from govray.platform.service.identity.roles import submits
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, filled_in, then
 from govray.platform.service.pages.rendering import render
-from govray.platform.service.routes.experiments import estimate
+from govray.platform.service.routes.experiments import estimate, submitted
 from govray.platform.service.visible.readers import SUBMITTERS
 from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.queue_entries import LONGEST_CONFIG
@@ -131,7 +131,7 @@ def submit(visit: VisitDep, fields: FormDep) -> Response:
     filled = filled_in(Filled, fields)
     try:
         claim(visit, filled.key or None, repr(filled).encode())
-        row = acting.submit(visit, filled.asked())
+        row = submitted(visit, filled.asked())
     except (Problem, Refused) as error:
         return _again(visit, filled, error)
     return then(f"/experiments/{row.id}")

@@ -21,7 +21,12 @@ from sqlmodel import Session
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from govray.governance.submission.code_archive import archive_place, largest_archive, renew
+from govray.governance.submission.code_archive import (
+    archive_place,
+    archived_names,
+    largest_archive,
+    renew,
+)
 from govray.governance.submission.received_archive import ReceivedArchive, kept_bytes, receive
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
@@ -216,25 +221,32 @@ async def _kept(request: Request, storage: Place, digest: str) -> int | None:
         )
 
 
-def check_there(visit: Visit, digest: str | None) -> None:
-    """Return if what is submitted may name this archive: it is there, or no storage is here.
+def check_there(visit: Visit, digest: str | None, kind: str | None = None) -> None:
+    """Return if what is submitted may name this archive: it is there, or no storage is here. It has
+    what starts a run of this ``kind``, if one is given.
 
-    Whether its bytes are whole is looked at when its job starts.
+    Whether its bytes are those of the digest is looked at when its job starts.
 
     Raises:
-        Problem: 422, it is not there; 503, the storage does not answer.
+        Problem: 422, it is not there, or lacks that; 503, the storage does not answer.
     """
     storage: Place | None = visit.request.app.state.settings.storage
     if storage is None or digest is None:
         return
+    place = archive_place(storage, digest)
     with _available():
-        there = (place := archive_place(storage, digest)).is_file()
-    if there:
-        renew(place)
-    else:
+        data = place.read_bytes() if place.is_file() else None
+    if data is None:
         raise not_valid(
             "body.archive", f"There is no archive {digest}", "Send it with PUT /v1/archives/DIGEST"
         )
+    if kind is not None and f"jobs/{kind}.py" not in archived_names(data, "archive"):
+        raise not_valid(
+            "body.archive",
+            f"The archive has no jobs/{kind}.py, which starts the job",
+            "Send a folder of `govray init`, such as by --working-dir .",
+        )
+    renew(place)
 
 
 def _storage(request: Request) -> Place:

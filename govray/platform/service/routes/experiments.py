@@ -224,10 +224,17 @@ def submit_experiment(
     Errors of the file name the line and the field. Nothing runs yet: it waits until the cluster's
     reconciler has room for it.
     """
-    archives.check_there(visit, new.archive)
-    row = acting.submit(visit, _asked(new))
+    row = submitted(visit, _asked(new))
     response.headers["Location"] = f"/v1/experiments/{row.id}"
     return answer(visit, find_experiment(visit.session, visit.caller, row.id))
+
+
+def submitted(visit: Visit, asked: Asked) -> tables.QueueEntry:
+    """The entry of what is submitted, whose archive has what starts it. For the route and a form.
+    Raises as `acting.submit` and `archives.check_there`."""
+    if asked.archive is not None:
+        archives.check_there(visit, asked.archive, acting.prepare(visit, asked).facts.kind)
+    return acting.submit(visit, asked)
 
 
 @router.post("/experiments:check", dependencies=[SUBMITTERS], responses=refusing(404, 409))
