@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,6 +61,7 @@ from govray.cli import (
     witness,
 )
 from govray.cli.demo import command as demo
+from govray.cli.guessed_verbs import Family
 from govray.errors import UsageError
 from govray.storage.storage_url import check_path
 
@@ -182,9 +183,26 @@ for _family, _below in BELOW.items():
 for _verbs in (DAILY, *TOPICS.values()):
     for _name, _each in _verbs.items():
         if isinstance(_each, typer.Typer):
-            app.add_typer(_each, name=_name)
+            app.add_typer(_each, name=_name, cls=Family)
         else:
             app.command(_name)(_each)
+
+
+def verbs_here() -> frozenset[str]:
+    """The verbs of this machine that stand in no family."""
+    every = (DAILY, *TOPICS.values())
+    return frozenset(
+        name for each in every for name, one in each.items() if not isinstance(one, typer.Typer)
+    )
+
+
+def _verbs_of(of: typer.Typer, family: str) -> Mapping[str, Any]:
+    return getattr(_command(of, family).commands.get(family), "commands", {})
+
+
+def verbs_there(family: str) -> Mapping[str, Any]:
+    """The verbs that a service has in a family."""
+    return _verbs_of(remote.app, family)
 
 
 @cache
@@ -244,7 +262,9 @@ def _chosen(words: Sequence[str]) -> tuple[Any, list[str]]:
     named, rest = server_option.taken(words)
     server = named or os.environ.get(server_option.VARIABLE) or None
     there = _command(remote.app) if server else None
-    if there and server_option.acts_there(rest, there.commands, option=named is not None):
+    if there and server_option.acts_there(
+        rest, there.commands, partial(_verbs_of, app), option=named is not None
+    ):
         server_option.use(server)
         return there, rest
     server_option.use(None)

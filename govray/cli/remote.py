@@ -26,6 +26,7 @@ from govray.cli import (
     webhook,
 )
 from govray.cli.fetched import mib
+from govray.cli.guessed_verbs import Family
 from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, StageBar, field, line, note, report
 from govray.cli.server_option import service
@@ -137,15 +138,15 @@ def tune(options: SubmitOptions, config: Config = None) -> None:
     _submit("tune", config, options)
 
 
-app.add_typer(queue.remote, name="queue")
-app.add_typer(remote_runs.app, name="runs")
-app.add_typer(model.remote, name="model")
-app.add_typer(checkpoint.remote, name="checkpoint")
+app.add_typer(queue.remote, name="queue", cls=Family)
+app.add_typer(remote_runs.app, name="runs", cls=Family)
+app.add_typer(model.remote, name="model", cls=Family)
+app.add_typer(checkpoint.remote, name="checkpoint", cls=Family)
 for _name, _family in FAMILIES.items():
-    app.add_typer(_family, name=_name)
-app.add_typer(catalogue.policies, name="policy")
-app.add_typer(catalogue.corpora, name="corpus")
-app.add_typer(token.remote, name="token")
+    app.add_typer(_family, name=_name, cls=Family)
+app.add_typer(catalogue.policies, name="policy", cls=Family)
+app.add_typer(catalogue.corpora, name="corpus", cls=Family)
+app.add_typer(token.remote, name="token", cls=Family)
 app.command("login")(login.login)
 app.command("logout")(login.logout)
 app.command("whoami")(login.whoami)

@@ -7,7 +7,7 @@ service has too refuses then, such as a run or a notebook.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +46,19 @@ def chosen() -> str | None:
     return _server.get()
 
 
-def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: bool) -> bool:
+def acts_there(
+    words: Sequence[str],
+    commands: Mapping[str, Any],
+    here: Callable[[str], Mapping[str, Any]],
+    *,
+    option: bool,
+) -> bool:
     """Whether a command line acts through the service that is named.
 
     Args:
         words: Without the option.
         commands: Verb → command, of those that can.
+        here: Family → its verbs of this machine.
         option: Whether an option named the service, not the variable.
 
     Raises:
@@ -64,6 +71,8 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
     below = getattr(family, "commands", None)
     if family is not None and (below is None or len(verbs) == 1 or verbs[1] in below):
         return True
+    if family is not None and verbs[1] not in here(verbs[0]):
+        return True  # a verb of neither, which the family's error is about
     named = f"govray {' '.join(verbs[: 1 if family is None else 2])}"
     if option:
         raise UsageError(

@@ -41,7 +41,7 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
     ("words", "said"),
     [
         (["verfy", "x"], "Did you mean 'verify'?"),
-        (["policy", "lnt", "x"], "Did you mean 'lint'?"),
+        (["policy", "lnt", "x"], "Did you mean 'govray policy lint'?"),
         (["lint", "x"], "Did you mean 'policy lint'?"),
         (
             ["new", "x"],

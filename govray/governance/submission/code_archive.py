@@ -177,7 +177,7 @@ def check_archive(stream: BinaryIO, where: str) -> None:
 
 
 def archived_names(data: bytes, where: str) -> frozenset[str]:
-    """The names of an archive's files. Raises ``Malformed``: it is none."""
+    """The names of an archive's files. Raises ``Malformed``: nothing here wrote it."""
     with _opened(io.BytesIO(data), where) as archive:
         return frozenset(info.filename for info in _checked(archive, where))
 
