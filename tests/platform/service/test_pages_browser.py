@@ -97,6 +97,11 @@ def test_a_text_is_searched_by_its_hash_alone(site: Site) -> None:
         expect(page.locator("#answer")).to_contain_text("Not found in the recorded data")
         digest = hashlib.sha256(RECORD.encode()).hexdigest()
         assert any(f"sha256={digest}" in each for each in sent)
+        page.get_by_label("The whole text of the record").fill("é")
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator("#answer")).to_contain_text("Not found in the recorded data")
+        forms = [hashlib.sha256(each.encode()).hexdigest() for each in ("\u00e9", "e\u0301")]
+        assert any(f"sha256={'%2C'.join(forms)}" in each for each in sent)
         assert not any(part in each for each in sent for part in (RECORD, quote_plus(RECORD)))
         assert page.wrong == []  # type: ignore[attr-defined]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from urllib.parse import quote_plus
@@ -49,6 +50,16 @@ def test_it_answers_as_the_route_does(shelf: Library, kind: str, record: str) ->
     ]
     assert page.count("/attestations/") == len(told["sightings"])
     assert told["sha256"] in page
+
+
+def test_a_text_is_found_in_any_of_its_forms(shelf: Library) -> None:
+    """The script sends the hashes of a text as typed, composed and decomposed."""
+    known, unknown = (hashlib.sha256(each).hexdigest() for each in (b"acme/0/0", b"nowhere"))
+    for sent, found in ((f"{unknown},{known}", True), (unknown, False), (known, True)):
+        status, page = asked(shelf, "auditor", f"sha256={sent}")
+        assert (status, "Found in" in page) == (200, found)
+    for wrong in ("", known[1:], f"{known},", ",".join([known] * 4)):
+        assert asked(shelf, "auditor", f"sha256={wrong}")[0] == 422
 
 
 def test_the_page_says_where_near_copies_are_found(shelf: Library) -> None:

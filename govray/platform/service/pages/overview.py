@@ -67,17 +67,18 @@ def form(visit: VisitDep) -> HTMLResponse:
     )
 
 
-async def _hash(request: Request) -> str:
-    """The hash in the form, or that of its text; empty if it has neither."""
+async def _hashes(request: Request) -> list[str]:
+    """The hashes in the form, of one text in some forms of Unicode, or that of its text."""
     given = await form_of(request)
     if text := given.get("text", "").encode():
-        return hashlib.sha256(text).hexdigest()
-    return given.get("sha256", "")
+        return [hashlib.sha256(text).hexdigest()]
+    return given.get("sha256", "").split(",")
 
 
 @router.post("/search", dependencies=[CORPUS_READERS])
-def search(visit: VisitDep, digest: Annotated[str, Depends(_hash)]) -> HTMLResponse:
-    asked = re.fullmatch("[0-9a-f]{64}", digest) is not None
-    answer = answer_of(visit, digest, 0) if asked else None
+def search(visit: VisitDep, digests: Annotated[list[str], Depends(_hashes)]) -> HTMLResponse:
+    asked = len(digests) <= 3 and all(re.fullmatch("[0-9a-f]{64}", each) for each in digests)
+    answers = [answer_of(visit, each, 0) for each in digests if asked]
+    answer = next((each for each in answers if each.found), answers[0] if answers else None)
     status = 200 if asked else 422
     return render(visit, "search.html", status=status, reads=True, answer=answer, missing=not asked)
