@@ -430,6 +430,9 @@ HEAVY = {"ray", "torch", "jax", "pyarrow", "numpy", "pandas", "fastapi", "sqlmod
             "import govray.train.inputs.run_listing, govray.train.run_folder.stop_request": (
                 HEAVY - {"numpy", "pyarrow"}
             ),
+            "import govray.data.similarity.near_copies, govray.data.records_file": (
+                HEAVY - {"numpy", "pyarrow"}
+            ),
         },
         {
             "import govray.engine": HEAVY - {"torch", "numpy"},

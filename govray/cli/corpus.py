@@ -1,6 +1,6 @@
 """``govray corpus``: turn files into a corpus with an unsigned credential; list, compare, index.
 
-Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer completes
+Building needs pyarrow (the ``trace`` extra). It signs nothing. The issuer completes
 ``credential.yaml`` and runs ``govray sign``.
 """
 

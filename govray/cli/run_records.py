@@ -28,7 +28,7 @@ def given_records(folder: Place, model: Place) -> ReadPart:
         raise CouldNotCheck(
             f"records cannot be read without {error.name}",
             where=str(folder),
-            do=f"Run {install('train')}. Or leave --records out, for a summary.",
+            do=f"Run {install('trace')}. Or leave --records out, for a summary.",
         ) from error
     if not (folder / MANIFEST_FILE).is_file():
         home = find_model(model)

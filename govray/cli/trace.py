@@ -19,10 +19,10 @@ from govray.cli.option_group import option_groups
 from govray.cli.output import Records, field, line, report
 from govray.cli.run_records import given_records, run_corpora, run_records
 from govray.cli.trust import ModelTrust
-from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
+from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from govray.data.similarity.near_copies import Near
     from govray.governance.verify.trace import Sighting
@@ -73,12 +73,14 @@ def trace(
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.trace import trace as find
 
+    if opening is not None and corpora is not None:
+        raise UsageError("give --opening or --corpora, not both", where="trace")
     digest = user_files.sha256(path)
+    if opening is None:  # an opening needs the base install alone, and no search
+        from govray.data.similarity.near_copies import near as near_copies
     told = run_records(model) if records is None else given_records(records, model)
     verified = trusted.verify(model, records=told)
     if opening is not None:
-        if corpora is not None:
-            raise UsageError("give --opening or --corpora, not both", where="trace")
         _tell_opened(path, digest, model, verified, opening)
         return
     _ = verified.records  # without them nothing can be looked for
@@ -89,7 +91,7 @@ def trace(
         raise next(iter(unread.values()))
     sightings = find(verified, digest, secrets)
     shut = _closed(verified, secrets, unread)
-    searched = _search(path, verified, corpora, secrets, least, limit)
+    searched = _search(near_copies, path, verified, corpora, secrets, least, limit)
     near = [each for each in searched.found if each.sha256 != digest]
     report(
         {
@@ -199,6 +201,7 @@ class _Searched:
 
 
 def _search(
+    near_copies: Callable[..., list[Near]],
     path: Path,
     model: VerifiedModel,
     given: Path | None,
@@ -226,11 +229,7 @@ def _search(
             )
         return _Searched([], (), missing)
     try:
-        from govray.data.similarity.near_copies import MAX_BYTES, near
-
-        if path.stat().st_size > MAX_BYTES:
-            raise CouldNotCheck(f"the file is larger than {MAX_BYTES:,} bytes")
-        found = near(
+        found = near_copies(
             user_files.read(path),
             folder,
             {name: model.credentials[name].document.records.root for name in here},
@@ -242,7 +241,7 @@ def _search(
             least=least,
             limit=limit,
         )
-    except (GovrayError, ModuleNotFoundError) as error:
+    except GovrayError as error:
         if given is not None:
             raise
         return _Searched([], (), {"any corpus": f"{str(error).rstrip('.')}."})

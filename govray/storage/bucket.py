@@ -45,7 +45,7 @@ def bucket_store(url: str) -> Any:
         from obstore.store import from_url
     except ImportError:
         raise OSError(
-            errno.ENOPKG, f"URLs of object stores need obstore: {install('train')}", url
+            errno.ENOPKG, f"URLs of object stores need obstore: {install('trace')}", url
         ) from None
     base, _, query = url.partition("?")
     options = dict(parse_qsl(query))

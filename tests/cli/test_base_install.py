@@ -80,7 +80,11 @@ def test_it_signs_and_exports_and_a_verb_that_needs_an_extra_says_which(
     assert "pip install 'govray[reports]'" in done.stderr
     (tmp_path / "corpora").mkdir()
     done = govray_base(base, "corpus", "ls", "corpora", code=3)
-    assert "pip install 'govray[train]'" in done.stderr
+    assert "pip install 'govray[trace]'" in done.stderr
+    asks = ("trace", tmp_path / "policy.yaml", "--model", model, *check)
+    for more in ((), ("--records", tmp_path), ("--corpora", tmp_path / "corpora")):
+        done = govray_base(base, *asks, *more, code=3)
+        assert "pip install 'govray[trace]'" in done.stderr
 
 
 def test_an_extra_is_added_to_the_govray_that_is_installed(base: Path) -> None:

@@ -4,7 +4,7 @@ A long table: a row for each corpus of a step's leaf, and for each measured (cor
 of its gradient norms. It is derived and signed by nobody; whoever needs to rely on a row looks up
 its ``index`` in the tiles. Entropy profiles are not in it: their leaves are.
 
-The file does not replace the ledger. It needs pyarrow, which the extra ``train`` has.
+The file does not replace the ledger. It needs pyarrow, which the extra ``trace`` has.
 """
 
 from __future__ import annotations
