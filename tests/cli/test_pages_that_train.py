@@ -133,7 +133,7 @@ def test_a_vit_trains_on_images_that_a_package_ships(
     told, model = deployment(forked, tmp_path, "Images", [shipped_digits(tmp_path)])
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert "lab-digits 1 (exclusion counted)" in told
-    made = json.loads((model / "config.json").read_bytes())
+    made = json.loads((model / "govray.json").read_bytes())
     vit = VisionTransformer(**made["hyperparameters"]).eval()
     vit.load_state_dict(load_file(model / "model.safetensors"))
 

@@ -70,10 +70,10 @@ def test_a_changed_model_is_refused(
     verbs = ("eu-summary", "annex-xi", "provider-template")
     for verb in verbs:
         run("report", verb, model, "--out", f"{verb}.json", *words)
-    (model / "config.json").write_bytes(b'{"entrypoint":"world:Other"}')
+    (model / "govray.json").write_bytes(b'{"entrypoint":"world:Other"}')
     for verb in verbs:
         done = run("report", verb, model, "--out", "changed.json", *words, code=1)
-        assert "config.json" in done.err
+        assert "govray.json" in done.err
     assert not (tmp_path / "changed.json").exists()
     done = run("report", "eu-summary", model, "--out", "changed.json", code=3)
     assert "trust root" in done.err

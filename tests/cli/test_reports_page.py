@@ -39,7 +39,7 @@ def models(untouched: Path, root: Path, world: World, tmp_path: Path) -> Path:
     root.rename(tmp_path / "ROOT")
     write_key(tmp_path / "operator.pem", world.keys.operator)
     folder = world.deploy(tmp_path / "GPT")
-    write(folder / "config.json", canonical_json.encode(GPT))
+    write(folder / "govray.json", canonical_json.encode(GPT))
     attested = folder / "governance" / "attestation.dsse.json"
     document = read(Attestation, Envelope.parse(attested.read_bytes())).document
     attested.unlink()

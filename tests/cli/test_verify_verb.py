@@ -128,7 +128,7 @@ def test_a_root_that_was_swapped_after_it_was_verified_is_not_pinned(
 def test_nothing_is_pinned_when_verification_fails(
     run: Run, model: Path, root: Path, tmp_path: Path, at: str
 ) -> None:
-    (model / "config.json").write_text("{}")
+    (model / "govray.json").write_text("{}")
     run("verify", model, "--trust-root", root, "--at", at, "--pin", code=1)
     assert not (tmp_path / "config").exists()
 

@@ -1019,7 +1019,8 @@ CASES = [
             ),
             model_folder.LEDGER,
         ),
-        ("average added that nobody attested", add(model_folder.EMA), "ema.safetensors"),
+        ("average added that nobody attested", add(model_folder.EMA), "ema/model.safetensors"),
+        ("loader's config that nobody attested", add(model_folder.LOADER_CONFIG), "config.json"),
     ),
     *refused(
         "step 4 (files)",

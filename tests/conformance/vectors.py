@@ -21,7 +21,7 @@ from tests.support.committee import Committee
 from tests.support.delegating import Delegating
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.stated_world import Stated
-from tests.support.world import POLICY, World
+from tests.support.world import POLICY, World, write
 
 Made = tuple[World, Path]
 
@@ -94,9 +94,11 @@ def described(folder: Path) -> Made:
 
 
 def averaged(folder: Path) -> Made:
-    """The run kept an average of its weights."""
+    """The run kept an average of its weights, and other libraries load the model."""
     world, _ = plain(folder)
-    shutil.copyfile(folder / model_folder.WEIGHTS, folder / model_folder.EMA)
+    write(folder / model_folder.EMA, (folder / model_folder.WEIGHTS).read_bytes())
+    for name in model_folder.LOADER_FILES:
+        write(folder / name, b"{}")
     reattest()(world, folder)
     return world, folder
 

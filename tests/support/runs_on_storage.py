@@ -86,6 +86,7 @@ def begin_run(
         experiment=parse_experiment(EXPERIMENT | experiment, where="test"),
         environment=ENVIRONMENT,
         start=None,
+        loader_files=b'{"config.json":"e30="}',
         replay_of=replay_of,
         submission=submission,
         gpus_per_worker=0.5,

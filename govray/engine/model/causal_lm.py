@@ -33,6 +33,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import sys
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
@@ -223,6 +224,22 @@ class CausalLM(nn.Module):
             )
 
 
+def saved_config(model: nn.Module) -> dict[str, str]:
+    """The JSON files by which transformers builds a model before it reads its weights.
+    Empty where the model's class is not of the library."""
+    built = model.language_model if isinstance(model, CausalLM) else model
+    library: Any = sys.modules.get("transformers")  # who has a model of it has imported it
+    if library is None or not isinstance(built, library.PreTrainedModel):
+        return {}
+    if not type(built).__module__.startswith("transformers."):
+        return {}  # somebody's own class, whose code no folder carries
+    configuration = copy.deepcopy(built.config)
+    configuration.architectures = [type(built).__name__]
+    configuration.dtype = next(each.dtype for each in built.parameters())
+    found = {"config.json": configuration, "generation_config.json": built.generation_config}
+    return {name: each.to_json_string() for name, each in found.items() if each is not None}
+
+
 def _transformers() -> ModuleType:
     try:
         import transformers
@@ -340,7 +357,6 @@ def _configuration(kind: Any, fields: dict[str, Any], where: str) -> Any:
             where=where,
             do="Choose it so that as many heads share each pair of keys and values",
         )
-    configuration.use_cache = False
     return configuration
 
 

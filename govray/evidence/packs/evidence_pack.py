@@ -6,7 +6,7 @@
     verify_evidence.py          verifies the pack with Python and `cryptography` alone
     contents.json               every other file with its SHA-256; what the pack is of; as of when
     model/governance/…          the signed documents, the ledger and its checkpoint
-    model/config.json …         and with ``weights`` all attested files of the model
+    model/govray.json …         and with ``weights`` all attested files of the model
     trust/root.json             the trust root that the maker verified with
     trust/revocations/…         revocation lists that the maker had
     verifier/govray-….whl       the verifier, and requirements.txt: what it needs, with hashes

@@ -78,8 +78,8 @@ TABLES: dict[str, Any] = json.loads(
 "todo"]},
 "outsiders":{"patterns":["governance/replay-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.dsse\\.json",
 "governance/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.tsr",
-"governance/ledger\\.witnessed"]}, "reserved":{"folders":["adapters", "governance"],
-"names":["config.json", "model.safetensors", "ema.safetensors"]},
+"governance/ledger\\.witnessed"]}, "reserved":{"folders":["adapters", "governance", "ema"],
+"names":["govray.json", "config.json", "model.safetensors"]},
 "tensors":{"suffixes":[".safetensors", ".bin", ".pt", ".pth"]}},
 "shapes":{"attestation/provenance-coverage/v1":{"adapters":[{"corpora":[0], "name":0, "rank":0,
 "tensors":[0]}], "assuranceLevel":0, "buffers":[0], "corpora":[{"corpus":0, "credential":0,
@@ -665,7 +665,8 @@ class Checks:
         files: dict[str, str] = self.document["files"]
         subjects = self.attested.subjects
         gone = {each["adapter"] for each in self.document["removals"]}
-        expected = {"config.json", "model.safetensors", *({"ema.safetensors"} & subjects.keys())}
+        expected = {"govray.json", "model.safetensors"}
+        expected |= {"config.json", "ema/model.safetensors"} & subjects.keys()
         for each in self.document["adapters"]:
             if each["name"] not in gone:
                 place = f"adapters/{each['name']}/adapter_"

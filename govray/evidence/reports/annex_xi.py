@@ -140,7 +140,7 @@ class _Documentation:
             asked("1b use", "Acceptable use policies", "acceptable_use"),
             asked("1c release", "Date of release", "market_date"),
             asked("1c distribution", "Methods of distribution", "distribution"),
-            recorded("1d architecture", "Architecture", self._architecture(), "config.json"),
+            recorded("1d architecture", "Architecture", self._architecture(), model_folder.CONFIG),
             recorded(
                 "1d parameters", "Number of parameters", self._parameters(), "headers of weights"
             ),

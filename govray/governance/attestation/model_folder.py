@@ -25,10 +25,20 @@ from govray.storage.regular_file import open_below
 
 MODEL = "model"
 """The folder's name in the run's own folder, where attesting puts it."""
-CONFIG = "config.json"
+CONFIG = "govray.json"
+"""What govray itself says of a model: its class, hyperparameters, tokenizer and context."""
+LOADER_CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+LOADER_FILES = (
+    *(LOADER_CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json"),
+    *("special_tokens_map.json", "chat_template.jinja"),
+)
+"""What other libraries load a model by, beside its weights, where it is one of transformers. No
+other file of theirs gets into a model folder: no code, no pickle."""
 WEIGHTS = "model.safetensors"
-EMA = "ema.safetensors"
-"""The average of the base model's weights, where the run kept one: the same tensors by name."""
+EMA = "ema/model.safetensors"
+"""The average of the base model's weights, where the run kept one: the same tensors by name.
+Not beside the weights: some loaders read each safetensors file that lies there."""
 ADAPTERS = "adapters"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -51,7 +61,10 @@ _REPLAY = rf"{GOVERNANCE}/replay-{_PARTY}\.dsse\.json"
 _TIMESTAMP = rf"{GOVERNANCE}/timestamp-{_PARTY}\.tsr"
 
 NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "reserved": {"folders": (ADAPTERS, GOVERNANCE), "names": (CONFIG, WEIGHTS, EMA)},
+    "reserved": {
+        "folders": (ADAPTERS, GOVERNANCE, "ema"),
+        "names": (CONFIG, LOADER_CONFIG, WEIGHTS),
+    },
     "tensors": {"suffixes": (".safetensors", ".bin", ".pt", ".pth")},
     "outsiders": {"patterns": (_REPLAY, _TIMESTAMP, re.escape(WITNESSED))},
     "inert": {

@@ -44,7 +44,7 @@ def check_files(
             raise Refused("a governance file is named as a model file", where=name)
     gone = {removal.adapter for removal in attestation.removals}
     expected = {model_folder.CONFIG, model_folder.WEIGHTS}
-    expected.update({model_folder.EMA} & subjects.keys())
+    expected.update({model_folder.EMA, model_folder.LOADER_CONFIG} & subjects.keys())
     for adapter in attestation.adapters:
         if adapter.name not in gone:
             expected.update(model_folder.adapter_files(adapter.name))

@@ -78,7 +78,7 @@ def load(
 
     Args:
         trust_root: Envelope of the trust root, its path, or what was read of both.
-        tokenizer: The tokenizer file, where the model was not trained on bytes.
+        tokenizer: The tokenizer file, where the model has none and was not trained on bytes.
         entrypoints: Classes besides govray's own that may be built, as ``module:Class``.
 
     Raises:
@@ -109,7 +109,7 @@ def load(
             model=answering,
             adapters=answering,
             names=names,
-            tokenizer=_tokenizer(config["tokenizer"], tokenizer),
+            tokenizer=_tokenizer(config["tokenizer"], tokenizer, files),
             context=config["context"],
         )
     model: nn.Module = _built(config, entrypoints, nn.Module)
@@ -133,7 +133,7 @@ def load(
         model=model.eval().requires_grad_(False),
         adapters=adapters,
         names=names,
-        tokenizer=_tokenizer(config["tokenizer"], tokenizer),
+        tokenizer=_tokenizer(config["tokenizer"], tokenizer, files),
         context=config["context"],
     )
 
@@ -143,8 +143,11 @@ class _AttestedFiles:
         self._folder = model_folder.Bundle(verified.path)
         self._digests = {each.name: each.sha256 for each in verified.subjects}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._digests
+
     def read(self, name: str) -> bytes:
-        if name not in self._digests:
+        if name not in self:
             raise Refused("the attestation does not cover the file", where=name)
         data: bytes = (self._folder.root / name).read_bytes()
         if canonical_json.sha256(data) != self._digests[name]:
@@ -219,8 +222,12 @@ def _built(config: Mapping[str, Any], entrypoints: Collection[str], kind: type, 
     return made
 
 
-def _tokenizer(identity: Mapping[str, Any], path: Path | None) -> ByteTokenizer | FileTokenizer:
+def _tokenizer(
+    identity: Mapping[str, Any], path: Path | None, files: _AttestedFiles
+) -> ByteTokenizer | FileTokenizer:
     found = load_tokenizer(path)
+    if path is None and model_folder.TOKENIZER in files:
+        found = FileTokenizer(identity["name"], files.read(model_folder.TOKENIZER))
     if found.digest != identity["digest"]:
         raise CouldNotCheck(
             f"the model's tokenizer is {identity['name']}, {identity['digest']}",

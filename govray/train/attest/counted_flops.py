@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from govray.errors import CouldNotCheck, UsageError
+from govray.governance.attestation import model_folder
 
 OWN = ("govray.engine.gpt:", "govray.engine.vit:")
 """Entrypoints that are built: code that a model folder names is run for no report."""
@@ -29,13 +30,13 @@ HOW = (
 
 
 def row_flops(config: Mapping[str, Any]) -> int:
-    """The operations of one full row of the model that a ``config.json`` describes. Raises
+    """The operations of one full row of the model that a ``govray.json`` describes. Raises
     ``CouldNotCheck``: it describes no architecture of govray's own, or that can't be built."""
     entrypoint, context = config.get("entrypoint"), config.get("context")
     if not isinstance(entrypoint, str) or not entrypoint.startswith(OWN):
         raise CouldNotCheck(
             f"the model's class is {entrypoint}, whose code is not run to count",
-            where="config.json",
+            where=model_folder.CONFIG,
             do="Leave --count-flops out, and state training_flops in the provider's statement",
         )
     module, _, name = entrypoint.partition(":")
@@ -51,7 +52,7 @@ def row_flops(config: Mapping[str, Any]) -> int:
     except (UsageError, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CouldNotCheck(
             f"the model can't be built from its configuration: {error}",
-            where="config.json",
+            where=model_folder.CONFIG,
             do="Leave --count-flops out, and state training_flops in the provider's statement",
         ) from None
     return int(counter.get_total_flops())

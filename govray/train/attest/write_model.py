@@ -14,6 +14,7 @@ compares each part with its digest.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.data.records_file import open_records
-from govray.errors import CouldNotCheck, Refused
+from govray.errors import CouldNotCheck, Malformed, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.execution import CodeFacts, Execution
@@ -55,7 +56,12 @@ from govray.train.checkpoint.storage import latest
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_listing import earlier_code
-from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.inputs.run_record import (
+    LOADER_FILES,
+    RECORD,
+    RunRecord,
+    read_record,
+)
 from govray.train.run_folder import events as run_events
 from govray.train.run_folder.clock import instant
 from govray.train.state.carried_governance import carried, read_ledger, refuse_other_record
@@ -70,7 +76,7 @@ def write_model(
     outcomes: Sequence[bytes] = (),
     stopped: datetime | None = None,
 ) -> Place:
-    """Write ``run/model``: weights, adapters, config, and the signed governance folder.
+    """Write ``run/model``: weights, adapters, what loads them, and the signed governance folder.
 
     Args:
         replays, outcomes, stopped: As of `unsigned`.
@@ -144,6 +150,8 @@ def unsigned(
     claims = _claims(record, committed, trust, manifest, records, ledger, governance, replays)
     config = _config(record, manifest.document)
     subjects = {model_folder.CONFIG: _put(folder / model_folder.CONFIG, config)}
+    for name, data in loader_files(record.loader_files).items():
+        subjects[name] = _put(folder / name, data)
     for name in model_tensors(committed):
         subjects[name] = whole_file.copy(committed, name, _place(folder / name)).digest
     for name, content in governance.items():
@@ -236,7 +244,8 @@ def model_digests(
 ) -> dict[str, str]:
     """The digests of the files that a model consists of, by name."""
     tensors = {name: whole_file.entry(committed, name).digest for name in model_tensors(committed)}
-    return {model_folder.CONFIG: canonical_json.sha256(_config(record, manifest)), **tensors}
+    texts = {model_folder.CONFIG: _config(record, manifest), **loader_files(record.loader_files)}
+    return {name: canonical_json.sha256(data) for name, data in texts.items()} | tensors
 
 
 def final_digests(run: Place, record: RunRecord) -> dict[str, str]:
@@ -253,6 +262,20 @@ def model_tensors(committed: commit_folder.Committed) -> list[str]:
         if name in (model_folder.WEIGHTS, model_folder.EMA)
         or name.startswith(f"{model_folder.ADAPTERS}/")
     )
+
+
+def loader_files(recorded: bytes) -> dict[str, bytes]:
+    """What other libraries load a model by, as its run recorded it. A submitter may have written
+    that."""
+    where = f"{RECORD}/{LOADER_FILES}"
+    files: Any = canonical_json.parse_canonical(recorded, where=where)
+    try:
+        found = {name: b64decode(data, validate=True) for name, data in files.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise Malformed("it is no mapping of names to base64", where=where) from None
+    if others := sorted(found.keys() - {*model_folder.LOADER_FILES}):
+        raise Refused(f"no model folder has a file {others[0]!r} for loaders", where=where)
+    return found
 
 
 def _config(record: RunRecord, manifest: Manifest) -> bytes:

@@ -28,6 +28,7 @@ from govray.train.checkpoint import storage
 from govray.train.checkpoint.room import require_room
 from govray.train.driver.gang import await_room, refuse_nowhere
 from govray.train.driver.gpu_request import gpus_per_worker, require_gpus
+from govray.train.driver.loader_files import loader_files
 from govray.train.driver.run_request import RunRequest, new_run_id
 from govray.train.experiment.sections import check_copies
 from govray.train.inputs import operator_key, run_listing
@@ -268,6 +269,7 @@ def planned(request: RunRequest, run: VerifiedRun) -> PlannedRun:
             chosen=request.chosen_kernels,
         ),
         start=start,
+        loader_files=loader_files(found.model, start, request.tokenizer, request.rows),
         selection=shared.selection if shared else None,
         validation=recorded_validation(request.validation, validation),
         ema=request.ema,

@@ -30,12 +30,15 @@ from govray.train.inputs.pretrained_start import Start
 RECORD = "record"
 """Folder inside a run's."""
 SUMMARY = "run.json"
+LOADER_FILES = "loader_files.json"
+"""Name → base64 of the model's files that other libraries load it by."""
 FILES = (
     "policy.dsse.json",
     "root.json",
     "manifest.dsse.json",
     "credentials.jsonl",
     "delegations.jsonl",
+    LOADER_FILES,
     SUMMARY,
 )
 """What it holds. The summary is written last: without it there is no record."""
@@ -57,6 +60,7 @@ class RunRecord:
         environment: The driver's, when the run began or went on under other code; with code
             digests and git state.
         start: Existing weights that the run began with, if any.
+        loader_files: What other libraries load the model by: canonical JSON, name → base64.
         replay_of: The run that this one repeats, if it is a replay. Replays are not resumed.
         earlier: Code that steps ran under before the run went on under that of ``environment``.
         ancestry: The runs that this one continues, the oldest first.
@@ -85,6 +89,7 @@ class RunRecord:
     experiment: Experiment | None
     environment: Environment
     start: Start | None
+    loader_files: bytes = b"{}"
     replay_of: str | None = None
     ancestry: tuple[Ancestor, ...] = ()
     earlier: tuple[EarlierCode, ...] = ()
@@ -121,6 +126,7 @@ class RunRecord:
                 "manifest.dsse.json": self.manifest,
                 "credentials.jsonl": _lines(self.credentials.values()),
                 "delegations.jsonl": _lines(self.delegations),
+                LOADER_FILES: self.loader_files,
                 SUMMARY: canonical_json.encode(self._summary()),
             },
         )
@@ -296,6 +302,7 @@ def _record(summary: Any, files: Mapping[str, bytes], where: str) -> RunRecord:
         experiment=experiment,
         environment=Environment.from_json(summary["environment"], where=where),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
+        loader_files=files[LOADER_FILES],
         replay_of=summary.get("replayOf"),
         ancestry=tuple(
             Ancestor.from_json(each, where=where) for each in summary.get("ancestry", [])

@@ -111,7 +111,7 @@ def flip(path: Path) -> None:
     ("name", "step"),
     [
         ("trust/root.json", 2),
-        ("model/config.json", 4),
+        ("model/govray.json", 4),
     ],
 )
 def test_a_changed_file_is_refused_also_if_the_contents_follow(

@@ -36,7 +36,7 @@ def test_who_signed_what(world: World, untouched: Path, verified: VerifiedModel)
     assert [s.name for s in verified.subjects] == [
         "adapters/acme/adapter_config.json",
         "adapters/acme/adapter_model.safetensors",
-        "config.json",
+        "govray.json",
         "model.safetensors",
     ]
     assert verified.uncovered == ()

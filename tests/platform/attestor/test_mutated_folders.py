@@ -219,7 +219,7 @@ def delete_file(rng: random.Random, files: Files, others: Files) -> None:
 def add_file(rng: random.Random, files: Files, others: Files) -> None:
     place = rng.choice(
         [
-            *(f"{COMMIT}/extra", f"{COMMIT}/ema.safetensors", f"{COMMIT}/gates.jsonl"),
+            *(f"{COMMIT}/extra", f"{COMMIT}/ema/model.safetensors", f"{COMMIT}/gates.jsonl"),
             *(f"{COMMIT}/adapters/x/adapter_model.safetensors", "record/extra", "record/a/b"),
             *("governance/root.json", "governance/revocations/x.dsse.json"),
             *(f"{COMMIT}/Manifest.json", f"{COMMIT}/model.safetensors.partial"),

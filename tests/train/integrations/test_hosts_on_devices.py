@@ -156,7 +156,7 @@ def trained(here: Deployment, loop: Any, device: torch.device, *, on_cpu: bool) 
     found = snapshot.latest(run)
     assert found is not None
     committed = commit_folder.open_commit(found[0])
-    names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
+    names = ("model.safetensors", "ema/model.safetensors", "optimizer.safetensors")
     return {f"{file}:{n}": t for file in names for n, t in tensors_of(committed, file).items()}
 
 

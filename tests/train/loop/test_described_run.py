@@ -109,7 +109,7 @@ def test_an_average_is_kept_exactly_and_apart_and_attested(
     model = run / "model"
     govray.verify(model, trust_root=here.root)
     assert same(straight, load_file(model / model_folder.EMA))
-    assert json.loads((model / "config.json").read_bytes())["ema"] == {"decay": 0.9, "every": 1}
+    assert json.loads((model / "govray.json").read_bytes())["ema"] == {"decay": 0.9, "every": 1}
     for change in (lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""):
         altered = tmp_path / f"altered-{len(change(b'ab'))}"
         shutil.copytree(model, altered)
@@ -121,6 +121,6 @@ def test_an_average_is_kept_exactly_and_apart_and_attested(
     with pytest.raises(Refused, match="the file is missing"):
         govray.verify(altered, trust_root=here.root)
     plain = train(here, attest=True) / "model"
-    shutil.copy(model / model_folder.EMA, plain)
+    shutil.copytree((model / model_folder.EMA).parent, (plain / model_folder.EMA).parent)
     with pytest.raises(Refused, match="not covered by the attestation, but stands where"):
         govray.verify(plain, trust_root=here.root)

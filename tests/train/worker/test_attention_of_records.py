@@ -49,7 +49,7 @@ def test_records_of_a_row_are_kept_apart_by_the_attested_model(
     for attention in ("row", "record"):
         run = from_experiment(experiment(deployment, attention)).train(attest=True)
         govray.verify(run / "model", trust_root=deployment.root)
-        config = json.loads((run / "model" / "config.json").read_bytes())
+        config = json.loads((run / "model" / "govray.json").read_bytes())
         assert config["hyperparameters"].get("separator") == (
             SEPARATOR if attention == "record" else None
         )

@@ -77,7 +77,7 @@ def trained(
     found = snapshot.latest(run)
     assert found is not None
     committed = commit_folder.open_commit(found[0])
-    names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
+    names = ("model.safetensors", "ema/model.safetensors", "optimizer.safetensors")
     return {f"{file}:{n}": t for file in names for n, t in tensors_of(committed, file).items()}
 
 
