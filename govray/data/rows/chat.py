@@ -15,8 +15,11 @@ A word is a token id, with bit 31 set where the token is no loss target.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from govray.data.tokenizer import Tokenizer, Tokens
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.formats.row_schema import CHAT_MARKERS, MASKED
+from govray.storage.regular_file import read_regular
 
 ROLES = ("system", "user", "assistant", "tool")
 TAUGHT = "assistant"
@@ -35,6 +39,24 @@ TAUGHT = "assistant"
 _TEMPLATE = (
     b"govray chat template v1: role marker, content, end marker; system user assistant tool end"
 )
+_UNTRAINED: tuple[tuple[Callable[[Mapping[str, Any]], bool], str, str], ...] = (
+    (
+        lambda message: not message.keys().isdisjoint({"tool_calls", "function_call"}),
+        "a field 'tool_calls' or 'function_call': calls of tools can't be trained on yet",
+        "Leave such conversations out, or write the call as the content's text.",
+    ),
+    (
+        lambda message: isinstance(message.get("content"), list),
+        "a content of parts: only one text can be trained on",
+        "Join the parts that are text. A conversation with images or sound can't be trained on.",
+    ),
+    (
+        lambda message: {"from", "value"} <= message.keys(),
+        "the fields from and value (ShareGPT), which are not read",
+        "Write role and content: human is user, gpt is assistant.",
+    ),
+)
+"""Forms that others' conversations have and no record does: whether a message has it, and why."""
 _DO = 'Write a list of {"role": …, "content": …}, with a role of ' + ", ".join(ROLES) + "."
 
 
@@ -75,6 +97,9 @@ def _checked(number: int, message: Any) -> dict[str, str]:
     name = f"message {number + 1}"
     if not isinstance(message, dict):
         raise Malformed(f"{name} is no mapping", do=_DO)
+    for found, what, do in _UNTRAINED:
+        if found(message):
+            raise Malformed(f"{name} has {what}", do=do)
     for field in ("role", "content"):
         if not isinstance(message.get(field), str):
             raise Malformed(f"{name} has no {field}, or one that is no text", do=_DO)
@@ -83,6 +108,20 @@ def _checked(number: int, message: Any) -> dict[str, str]:
     if extra := sorted(message.keys() - {"role", "content"}):
         raise Malformed(f"{name} has a field {extra[0]!r}, which is not trained on", do=_DO)
     return message
+
+
+def own_template(tokenizer: Path) -> Path | None:
+    """The file beside a tokenizer's that has a chat template, which is not what conversations are
+    trained by."""
+    template, config = (
+        tokenizer.parent / name for name in ("chat_template.jinja", "tokenizer_config.json")
+    )
+    if template.is_file():
+        return template
+    with suppress(OSError, ValueError):
+        if "chat_template" in json.loads(read_regular(config, canonical_json.MAX_BYTES)):
+            return config
+    return None
 
 
 def row_targets(rows: Rows) -> npt.NDArray[np.int64]:

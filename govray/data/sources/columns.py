@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from govray.errors import UsageError
+from govray.errors import Malformed, UsageError
 from govray.governance.formats.row_schema import RowKind
 
 CONTENT: Mapping[RowKind, tuple[str, ...]] = {
@@ -25,6 +25,34 @@ CONTENT: Mapping[RowKind, tuple[str, ...]] = {
     "images": ("image", "label"),
 }
 """What a record's content is made of, by what the records are. All of it has to be there."""
+
+_TOOLS = (
+    "the tools of a conversation can't be trained on yet",
+    "Leave such records out. Where a conversation is right without, leave the column out with "
+    "--column {}=.",
+)
+_PAIRS = (
+    "pairs of a chosen and a rejected answer can't be trained on yet",
+    "Write the answers to learn as messages. Leave the column out with --column {}=.",
+)
+UNTRAINED: Mapping[RowKind, Mapping[str, tuple[str, str]]] = {
+    "chat": {
+        "tools": _TOOLS,
+        "functions": _TOOLS,
+        "documents": _TOOLS,
+        "chosen": _PAIRS,
+        "rejected": _PAIRS,
+        "conversations": (
+            "conversations of from and value (ShareGPT) are not read",
+            "Write role and content in a column messages: human is user, gpt is assistant. "
+            "If {0} has those, name it with --column messages={0}.",
+        ),
+    },
+}
+"""Columns that belong to a record, and that nothing trains on: why not, and what to do."""
+
+_NOTHING = ("[]", "{}", "null")
+"""JSON texts that say no more than no value does."""
 
 STATED = ("id", "url", "license", "jurisdiction", "sensitivity", "language", "split")
 TERMS = ("license", "jurisdiction", "sensitivity")
@@ -57,7 +85,10 @@ class ColumnMapping:
     @property
     def attributes(self) -> tuple[str, ...]:
         """Those that such records may have."""
-        return (*CONTENT[self.rows], *STATED)
+        untrained = [
+            each for each in UNTRAINED.get(self.rows, ()) if each not in self.named.values()
+        ]
+        return (*CONTENT[self.rows], *untrained, *STATED)
 
     @classmethod
     def parse(cls, options: Iterable[str], rows: RowKind = "text") -> ColumnMapping:
@@ -87,6 +118,8 @@ class ColumnMapping:
             if path is None:
                 continue
             if (kind := _type(schema, path, where)) is None:
+                if attribute in CONTENT[self.rows]:
+                    refuse_untrained({name: name for name in schema.names}, self.rows, where)
                 if attribute in self.named or attribute in CONTENT[self.rows]:
                     raise UsageError(
                         f"no column {path!r} for the attribute {attribute!r}",
@@ -151,6 +184,16 @@ class ColumnMapping:
         """Where each attribute may be in rows that have no schema."""
         paths = {each: self.named.get(each, each) for each in self.attributes}
         return {each: path for each, path in paths.items() if path is not None}
+
+
+def refuse_untrained(row: Mapping[str, Any], rows: RowKind, where: str | None = None) -> None:
+    """Raise ``Malformed`` if a row has a value that a record of such rows can't hold.
+    ``row``: attribute → value."""
+    for name, (what, do) in UNTRAINED.get(rows, {}).items():
+        value = row.get(name)
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if text and text not in _NOTHING:
+            raise Malformed(f"it has {name!r}: {what}", where=where, do=do.format(name))
 
 
 class ColumnsSeen:
@@ -235,6 +278,8 @@ def _readable(attribute: str, kind: pa.DataType) -> bool:
         kind = kind.value_type
     if attribute in _LISTED and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         kind = kind.value_type
+    if any(attribute in each for each in UNTRAINED.values()) and pa.types.is_nested(kind):
+        return True
     if attribute in ("id", "label") and pa.types.is_integer(kind):
         return True
     if attribute == "messages" and _is_list(kind):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from govray.data.rows import chat, tensor_record
-from govray.data.sources.columns import CONTENT
+from govray.data.sources.columns import CONTENT, UNTRAINED, refuse_untrained
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import TARGETS, RowSchema
 from govray.governance.policy.credential import Normalisation
@@ -76,8 +76,10 @@ def record_of(
         schema: What the record is, if not text (`content`).
     """
     where = place(object, row)
-    made_of = CONTENT[schema.run_kind if schema else "text"]
+    kind = schema.run_kind if schema else "text"
+    made_of = CONTENT[kind]
     try:
+        refuse_untrained(raw, kind)
         content = _other_content(schema, raw) if schema else _content(raw.get("text"))
         if len(content) > limit:
             raise _Unfit(f"the {made_of[0]} has {len(content):,} bytes, the limit is {limit:,}")
@@ -87,6 +89,7 @@ def record_of(
             attribute: texts
             for attribute, value in raw.items()
             if attribute not in made_of
+            and attribute not in UNTRAINED.get(kind, ())
             and value is not None
             and (texts := _texts(attribute, value))
         }
@@ -166,7 +169,11 @@ def _other_content(schema: RowSchema, raw: Mapping[str, Any]) -> bytes:
     """
     if schema.kind == "chat":
         if raw.get("messages") is None:
-            raise Malformed("there are no messages", do=_DO)
+            raise Malformed(
+                "there are no messages",
+                do="Name their column with --column messages=COLUMN. Write a prompt and its "
+                "completion as two messages. Or let the record go into quarantine.",
+            )
         return chat.encode(raw["messages"])
     [image] = [each for each in schema.tensors or () if each.name != TARGETS]
     label = raw.get("label")

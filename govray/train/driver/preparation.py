@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from typing import Any
 from govray.data.admission import Prepared, prepare
 from govray.data.packing import Progress
 from govray.data.records_file import PREPARED
+from govray.data.rows.chat import own_template
 from govray.data.rows.row_words import load_words
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
@@ -49,6 +51,13 @@ from govray.train.validation.validation_data import (
     refuse_overlap,
     validation_inputs,
 )
+
+NOT_BY_TEMPLATE = (
+    "has a chat template, and it is not used. Conversations are trained by six markers of govray's "
+    "own, so the model will know that form alone."
+)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +132,9 @@ class Preparation:
 
     def data(self, inputs: Inputs, at: datetime, signer: Callable[[], Signer]) -> Prepared:
         """The data to train on."""
+        rendered = self.rows == "chat" and self.tokenizer != "bytes"
+        if rendered and (own := own_template(Path(self.tokenizer))):
+            _log.warning("%s %s", own, NOT_BY_TEMPLATE)
         return self._prepare(self.files.corpora, inputs, at, signer)
 
     def validation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,21 @@ def test_only_assistants_teach_and_content_forges_nothing(messages: list[dict[st
         ([{"role": "user", "content": 3}], "message 1 has no content"),
         ([{"role": "user", "content": ""}, {"role": "bot", "content": ""}], "message 2 has"),
         ([{"role": "user", "content": "x", "tool_calls": []}], "a field 'tool_calls'"),
+        ([{"role": "assistant", "content": None, "tool_calls": [{}]}], "calls of tools can't be"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "a content of parts"),
+        ([{"from": "human", "value": "x"}], r"from and value \(ShareGPT\)"),
     ],
 )  # fmt: skip
 def test_what_is_no_conversation_is_refused(messages: Any, told: str) -> None:
     with pytest.raises(Malformed, match=told):
         chat.encode(messages)
+
+
+def test_a_template_beside_a_tokenizer_is_found(tmp_path: Path) -> None:
+    tokenizer, config = (tmp_path / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    assert chat.own_template(tokenizer) is None
+    for text, found in (("{}", None), ("[", None), ('{"chat_template": "x"}', config)):
+        config.write_text(text)
+        assert chat.own_template(tokenizer) == found
+    (tmp_path / "chat_template.jinja").write_text("x")
+    assert chat.own_template(tokenizer) == tmp_path / "chat_template.jinja"

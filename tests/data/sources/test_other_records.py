@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from govray.data.rows import chat, tensor_record
 from govray.data.sources import reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import find
 from govray.data.sources.record import Flaw, SourceRecord
+from govray.errors import Malformed
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
 
 IMAGES = image_schema((1, 2, 2), 10)
@@ -69,6 +71,36 @@ def test_flaws_of_conversations_name_the_row(tmp_path: Path) -> None:
         "source.jsonl, row 3: there are no messages",
         "source.jsonl, row 4: message 1 has no content, or one that is no text",
     ]
+
+
+UNTRAINED: dict[str, Any] = {
+    "tools": [{"name": "f"}], "functions": [{"name": "f"}], "documents": ["x"],
+    "chosen": TALK, "rejected": "x",
+    "conversations": [{"from": "human", "value": "x"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_what_belongs_to_a_conversation_and_is_not_trained_on_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    beside, alone = {"messages": TALK, name: UNTRAINED[name]}, {name: UNTRAINED[name]}
+    told = f"source.jsonl, row 1: it has '{name}': "
+    for row in (beside, alone):
+        [found] = flaws(read(jsonl(tmp_path, row), CHAT))
+        assert found.startswith(told)
+    (tmp_path / "source.jsonl").unlink()
+    [found] = flaws(read(parquet(tmp_path, **{each: [beside[each]] for each in beside}), CHAT))
+    assert f"it has '{name}': " in found
+    with pytest.raises(Malformed, match=f"source.parquet: it has '{name}': "):
+        read(parquet(tmp_path, **{name: [UNTRAINED[name]]}), CHAT)
+    (tmp_path / "source.parquet").unlink()
+    # No value states nothing, and who leaves the column out has said so.
+    for value in (None, [], "[]", ""):
+        assert records(read(jsonl(tmp_path, {"messages": TALK, name: value}), CHAT))
+    assert records(read(jsonl(tmp_path, beside), CHAT, f"{name}=")) == [chat.encode(TALK)]
+    turns = jsonl(tmp_path, {name: TALK})
+    assert records(read(turns, CHAT, f"messages={name}")) == [chat.encode(TALK)]
 
 
 def image(label: int = 3) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 import govray
 from govray.data import records_file, shard_file
@@ -22,6 +23,7 @@ from govray.governance.formats.document import format_time
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
 from govray.governance.policy.credential import Period
 from govray.train.attest.memorization_audit import audit
+from govray.train.driver.preparation import NOT_BY_TEMPLATE
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import LICENCES, POLICY, Deployment
@@ -116,7 +118,7 @@ def test_a_run_ends_in_a_model_that_verifies_at_each_depth(rows: Rows) -> None:
     assert (summary.targets_bounded, full.targets_bounded) == (rows.kind == "chat", False)
     manifest = full.manifest.document
     assert manifest.rows == (CHAT if rows.kind == "chat" else IMAGES)
-    config = json.loads((model / "config.json").read_bytes())
+    config = json.loads((model / "govray.json").read_bytes())
     assert config["rows"] == manifest.rows.to_json()
     records = full.records
     for corpus in ("open-one", "weak-one", "acme"):
@@ -135,6 +137,24 @@ def test_a_run_ends_in_a_model_that_verifies_at_each_depth(rows: Rows) -> None:
     for leaf in full.ledger.steps:
         for use in leaf.corpora.values():
             assert use.targets == use.rows if rows.kind == "images" else use.targets >= 0
+
+
+def test_a_template_that_is_not_used_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_here(monkeypatch)
+    rows, tokenizer = Rows(tmp_path / "here"), tmp_path / "tokenizer.json"
+    Tokenizer(models.BPE({"x": 0}, [])).save(str(tokenizer))
+
+    def told() -> int:
+        caplog.clear()
+        preparation = rows.trainer(data={"tokenizer": str(tokenizer)}).preparation
+        preparation.data(preparation.inputs(rows.at), rows.at, lambda: rows.signers["operator"])
+        return caplog.text.count(NOT_BY_TEMPLATE)
+
+    assert told() == 0
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert told() == 1
 
 
 def test_other_kinds_are_refused_by_name(rows: Rows) -> None:
