@@ -34,7 +34,6 @@ from govray.train.checkpoint.pins import folder_name
 from govray.train.checkpoint.storage import FILE, storage_of
 
 _OF_ADAPTER = re.compile(rf"(?:^|/){model_folder.ADAPTERS}/([^/]+)/")
-_OF_BASE = (model_folder.WEIGHTS, model_folder.EMA)
 
 Allowed = frozenset[str] | None
 """The adapters that a caller may have; None: all."""
@@ -174,7 +173,7 @@ def _of_base(name: str, allowed: Allowed) -> bool:
     last = name.rpartition("/")[2]
     if _OF_ADAPTER.search(name):
         return _adapter_allowed(name, allowed)
-    return last in _OF_BASE or not last.endswith(".safetensors")
+    return last == model_folder.WEIGHTS or not last.endswith(".safetensors")
 
 
 def _read(root: Place, name: str, limit: int) -> bytes:
