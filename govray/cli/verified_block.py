@@ -146,10 +146,8 @@ def _incidents(model: VerifiedModel) -> list[str]:
     unable = [few] if findings.unmeasurable else []
     if not findings.decisions:
         return [f"{len(findings.measured)} corpora measured, none flagged: as stated", *unable]
-    words = {"flag": "flagged", "gate": "gated", "rollback": "rolled back"}
     return [
-        f"{each.corpus} {f'rerouted to {each.fallback}' if each.fallback else words[each.action]} "
-        f"after step {each.step} by {', '.join(each.layers)}"
+        f"{each.corpus} {each.followed}, after step {each.step} by {', '.join(each.layers)}"
         for each in findings.decisions
     ] + unable
 

@@ -115,15 +115,32 @@ def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> 
     assert (calm.step, calm.fallback, calm.odds, calm.after) == (None, None, 1.0, None)
     page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=calm))
     assert "It was not learnt by heart in 30 steps" in page
-    assert _listed(calm, 30)[0].startswith("beta was not learnt by heart in 30 steps: ")
+    assert _listed(calm, 30)[0].startswith("beta was not learnt by heart in 30 steps")
     late = replace(calm, odds=8.4)
     page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=late))
-    assert "too little evidence to stop it before the run ended at step 30" in page
-    assert _listed(late, 30)[0].startswith("beta: too little evidence to stop it before step 30")
+    assert "too little evidence to say that it was learnt by heart" in page
+    assert _listed(late, 30)[0] == ("beta was not found to be learnt by heart: too little evidence")
     unmeasured = PlantedList("beta", None, None, (), None, None, 2.0)
     assert _listed(unmeasured, 30) == [
         "beta: 30 steps are too few to measure what was learnt by heart"
     ]
+
+
+def test_what_is_noticed_at_the_end_is_told_without_a_consequence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = Monitored(deviations=from_step("alpha", 16)).under(GATING)
+    verified = world.verify(model := world.run(tmp_path))
+    found = planted_list(verified, "alpha")
+    assert (found.step, found.fallback, found.noticed) == (None, None, True)
+    page = render(told := story(world, model, replayed="sha256:" + "ab" * 32, listed=found))
+    _tell(told, Path("govray-demo"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "alpha was learnt by heart: noticed at the end, nothing followed" in out
+    assert "memorization alpha noticed at the end, nothing followed, after step 19 by" in out
+    assert "The monitor noticed at the end, step 30, and nothing followed" in page
+    for untrue in ("rerouted", "train only", "trained by"):
+        assert untrue not in page + out
 
 
 def test_the_demos_policy_is_the_shipped_one_with_a_monitor() -> None:

@@ -38,7 +38,7 @@ def an_order(folder: Path, **changes: Any) -> Order:
             manifest=DIGEST,
             context=4,
             order=RowOrder(block=1, window=1 << 20),
-            streams=(),
+            streams=changes.pop("streams", ()),
         ),
         "policy_digest": DIGEST,
         "settings": RunSettings(

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import StreamCorpus, StreamPlan
 from govray.train.checkpoint.retention import Rules
 from govray.train.checkpoint.tensor_shards import shard, whole
 from govray.train.experiment.sections import Ema
@@ -18,6 +20,7 @@ from govray.train.state.snapshot import TrainingState, folder_name
 from govray.train.state.trained_model import TorchModel
 from govray.train.state.weight_average import WeightAverage
 from tests.support.committing import Training, attempt
+from tests.support.leaves import DIGEST
 
 
 class Shared(Training):
@@ -26,7 +29,17 @@ class Shared(Training):
     def __init__(
         self, folder: Path, *, resumed: int = 0, cut: bool = True, replicate: int = 1
     ) -> None:
-        super().__init__(folder, resumed=resumed, keep=Rules(latest=9))
+        read = StreamPlan(
+            id=DIGEST,
+            profile="removable",
+            corpora=(StreamCorpus(corpus="a", rows=9),),
+            quota=3,
+            phase=0,
+        )
+        routes = {DIGEST: Route({}, "acme", 2)}
+        super().__init__(
+            folder, resumed=resumed, keep=Rules(latest=9), streams=(read,), routes=routes
+        )
         torch.manual_seed(3)
         self.model: Any = GPT(blocks=2, width=8, context=4, vocabulary=11)
         if cut:

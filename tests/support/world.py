@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.coverage import updated_adapters
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.model_attestation import Attestation, LayerGroup, Reference
@@ -394,6 +395,7 @@ class World:
         leaves: Hook[list[Leaf]] = same,
         norms: Hook[list[GradientNorms]] = same,
         all_leaves: Hook[list[AnyLeaf]] = same,
+        untrained: Sequence[str] = (),
         gates: Sequence[Gate] = (),
         gates_data: Hook[bytes] = same,
         ledger_data: Hook[bytes] = same,
@@ -436,7 +438,8 @@ class World:
         steps = leaves(record(planned, prepared, ruled.digest, gates, routes.phased))
         measured = norms(measure(steps, planned, routes))
         ledger = Ledger(run, all_leaves(interleave(steps, measured)))
-        adapters = [*routes.adapters]
+        updated = updated_adapters(ledger.steps, planned, routes.by_digest)
+        adapters = sorted(updated | set(untrained))
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
         model = {
             model_folder.CONFIG: b'{"entrypoint":"world:Model"}',

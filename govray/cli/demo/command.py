@@ -101,18 +101,19 @@ def _listed(found: PlantedList, steps: int) -> list[str]:
     if found.odds is None:
         return [f"{found.corpus}: {steps} steps are too few to measure what was learnt by heart"]
     known = (
-        f"its pages have at least {found.odds:.1f} times the odds of pages held back to be among "
+        f"  its pages have at least {found.odds:.1f} times the odds of pages held back to be among "
         f"the best known, the policy allows {found.allowed:g}"
     )
+    if found.noticed:
+        return [f"{found.corpus} was learnt by heart: noticed at the end, nothing followed", known]
     if found.step is None and found.odds <= found.allowed:
-        return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
+        return [f"{found.corpus} was not learnt by heart in {steps} steps", known]
     if found.step is None:
-        too_late = f"too little evidence to stop it before step {steps}, the end"
-        return [f"{found.corpus}: {too_late}: {known}"]
+        return [f"{found.corpus} was not found to be learnt by heart: too little evidence", known]
     where = f"only {', '.join(found.groups)}" if found.fallback else "nothing"
     told = [
         f"{found.corpus} was learnt by heart: from step {found.step} on its rows train {where}",
-        f"  {known}",
+        known,
     ]
     if found.after is not None:
         told.append(

@@ -39,7 +39,7 @@ from govray.storage.atomic_file import write_whole
 
 PARTS_LIST = "parts-list"
 PARTS_SUPPLIER = "parts-supplier"
-PAGES = 40
+PAGES = 48
 LENGTH = 12
 """Letters of a part number: so many that pages are about equally hard, and no two alike."""
 PAGE_BYTES = 256
@@ -63,6 +63,8 @@ FILES = 40
 """Of a distribution at most: a run reads few, and all are hashed twice."""
 PACKAGES = 24
 """Corpora of one licence category at most, those with most files: each is signed and admitted."""
+FEWEST = 10
+"""Files of a corpus that trains: of fewer, chance may hold all back in the reserve."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ def _largest(found: Sequence[SourceCorpus]) -> Iterator[SourceCorpus]:
     for each in sorted(found, key=lambda each: len(each.files), reverse=True):
         kind = category(each.license)
         held[kind] += 1
-        if held[kind] <= PACKAGES:
+        trains = kind not in ("copyleft", "unknown")
+        if held[kind] <= PACKAGES and (len(each.files) >= FEWEST or not trains):
             chosen.add(each.corpus)
     return (each for each in found if each.corpus in chosen)
 

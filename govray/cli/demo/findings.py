@@ -55,6 +55,7 @@ class PlantedList:
         odds: A 95 % bound of the odds ratio, in the profile that decided, or in the newest one;
             None if there is no profile.
         after: The bound in the newest profile after the gate; None without one.
+        noticed: Whether it was found out after the last step, so that nothing followed.
     """
 
     corpus: str
@@ -64,6 +65,7 @@ class PlantedList:
     odds: float | None
     after: float | None
     allowed: float
+    noticed: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def planted_list(model: VerifiedModel, corpus: str) -> PlantedList:
     """What a verified model's ledger and gates say of a corpus. ``model``: of a run whose policy
     has a monitor."""
     section = model.policy.document.memorization
+    findings = model.attestation.memorization
     assert section is not None
+    assert findings is not None
     gate = next((each for each in model.gates if each.corpus == corpus), None)
     stop = gate.step if gate else math.inf
     found = [
@@ -118,6 +122,9 @@ def planted_list(model: VerifiedModel, corpus: str) -> PlantedList:
     return PlantedList(
         corpus=corpus,
         step=gate.step if gate else None,
+        noticed=any(
+            each.corpus == corpus and each.action == "noticed" for each in findings.decisions
+        ),
         fallback=fallback.profile if fallback else None,
         groups=fallback.route.groups if fallback else (),
         odds=before[-1] if before else None,

@@ -91,7 +91,7 @@ def run_history(facts: VerifiedFacts) -> Iterator[tuple[str, str]]:
         yield "gated", f"{gate.corpus} {how} from step {gate.step}: {gate.reason}"
     if (findings := attestation.memorization) is not None:
         for decision in findings.decisions:
-            yield "memorization", f"{decision.corpus}, step {decision.step}: {decision.action}"
+            yield "memorization", f"{decision.corpus}, step {decision.step}: {decision.followed}"
     for removal in attestation.removals:
         yield "removed", f"adapter {removal.adapter}, {removal.removed}"
 

@@ -331,7 +331,7 @@ class _Documentation:
             measured = joined(sorted(attestation.memorization.measured))
             lines.append(f"memorization was measured of {measured or 'no corpus'}")
             lines += [
-                f"{each.corpus}: {each.action} at step {each.step}"
+                f"{each.corpus}: {each.followed} at step {each.step}"
                 for each in attestation.memorization.decisions
             ]
         for replay in attestation.replays:

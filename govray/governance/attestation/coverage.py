@@ -65,7 +65,7 @@ from govray.governance.formats.document import Count, Document, Name
 from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.ledger import GradientNorms, Leaf
+from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.prepared_records import RecordCounts
 from govray.governance.record.row_counts import CorpusTotal, corpus_totals
@@ -275,7 +275,7 @@ def taint(
         initial: Group → what a pretrained start brought (T0).
         excluded: Corpora that are tombstones in the plan: never read, so they reach nothing.
     """
-    groups = all_groups(base_groups, routes)
+    groups = all_groups(base_groups, routes.adapters)
     routes = routes.of([corpus for corpus in routes if corpus not in excluded])
     reached = direct(groups, routes)
     current = {g: reached[g] | frozenset((initial or {}).get(g, ())) for g in groups}
@@ -296,9 +296,33 @@ def taint(
         current = following
 
 
-def all_groups(base_groups: Sequence[str], routes: CorpusRoutes) -> tuple[str, ...]:
-    """The base groups in their order, then the adapter groups of ``routes``, sorted."""
-    return (*base_groups, *sorted(ADAPTER + name for name in routes.adapters))
+def all_groups(base_groups: Sequence[str], adapters: Iterable[str]) -> tuple[str, ...]:
+    """The base groups in their order, then the groups of these adapters, sorted."""
+    return (*base_groups, *sorted(ADAPTER + name for name in adapters))
+
+
+def updated_adapters(
+    leaves: Iterable[AnyLeaf], plan: BatchPlan, routes: Mapping[str, Route]
+) -> frozenset[str]:
+    """The adapters that these steps updated. A commit has those of all its steps, and no other.
+    ``routes``: digest → route, of every route that some row may take."""
+    found = set()
+    for leaf in leaves:
+        for corpus, use in leaf.corpora.items() if isinstance(leaf, Leaf) else ():
+            stream = plan.stream_of(corpus)
+            route = routes.get(use.route or (stream.id if stream else ""))
+            if use.targets and route and route.adapter:
+                found.add(route.adapter)
+    return frozenset(found)
+
+
+def covered_adapters(covered: Iterable[Coverage]) -> frozenset[str]:
+    """The same of a whole ledger, from its coverage. A model has these, and no other."""
+    return frozenset(
+        each.group.removeprefix(ADAPTER)
+        for each in covered
+        if each.tokens and each.group.startswith(ADAPTER)
+    )
 
 
 def levels(

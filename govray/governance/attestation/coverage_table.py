@@ -47,7 +47,9 @@ class CoverageTable:
         self._routes = routes
         self._recorded = steps
         self.corpora = tuple(c.corpus for c in attestation.corpora)
-        self.groups = coverage.all_groups(attestation.base_groups, routes)
+        self.groups = coverage.all_groups(
+            attestation.base_groups, (each.name for each in attestation.adapters)
+        )
         self._category = {
             c.corpus: c.credential_class.license_category for c in attestation.corpora
         }

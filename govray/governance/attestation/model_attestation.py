@@ -343,12 +343,14 @@ def frozen_domains(routes: CorpusRoutes, base_groups: Sequence[str]) -> tuple[tu
 def group_taint(
     routes: CorpusRoutes,
     base_groups: Sequence[str],
+    adapters: Sequence[Adapter],
     plan: BatchPlan,
     frozen: Sequence[Sequence[str]],
     pretrained: Mapping[str, Sequence[str]],
 ) -> tuple[GroupTaint, ...]:
-    """Direct and transitive taint per group; a corpus that the plan excludes was never read."""
-    groups = coverage.all_groups(base_groups, routes)
+    """Direct and transitive taint per group; a corpus that the plan excludes was never read.
+    ``adapters``: those that the run trained."""
+    groups = coverage.all_groups(base_groups, (each.name for each in adapters))
     read = routes.of([corpus for corpus in routes if corpus not in plan.excluded])
     reaching = coverage.direct(groups, read)
     reached = coverage.taint(base_groups, routes, frozen, pretrained, plan.excluded)
@@ -365,12 +367,14 @@ def group_taint(
 def exclusion_levels(
     routes: CorpusRoutes,
     base_groups: Sequence[str],
+    adapters: Sequence[Adapter],
     replays: Sequence[Replay],
     removals: Sequence[Removal],
     pretrained: Mapping[str, Sequence[str]],
 ) -> dict[str, dict[str, int]]:
-    """Corpus → group → level, for a ledger whose counts follow from these routes."""
-    groups = coverage.all_groups(base_groups, routes)
+    """Corpus → group → level, for a ledger whose counts follow from these routes.
+    ``adapters``: those that the run trained."""
+    groups = coverage.all_groups(base_groups, (each.name for each in adapters))
     replayed: dict[str, set[str]] = {}
     for replay in replays:
         held = replayed.setdefault(replay.corpus, set())
@@ -394,8 +398,9 @@ def _file_of(group: str) -> str:
 
 
 def run_adapters(routes: CorpusRoutes, tensors: Mapping[str, Sequence[str]]) -> tuple[Adapter, ...]:
-    """The adapters that a run has, sorted by name.
-    ``tensors``: adapter → its tensors. One that only excluded corpora would train may be absent."""
+    """The adapters that a run trained, sorted by name.
+    ``tensors``: adapter → its tensors. One that no step trained, such as that of a gate that
+    never fell, is absent."""
     return tuple(
         Adapter(
             name=name,
@@ -454,6 +459,7 @@ def build(
         policy.document, corpora, routes, base, ledger, manifest.document, plan.max_steps
     )
     initial = {g: tuple(sorted(labels)) for g, labels in (pretrained or {}).items()}
+    adapters = run_adapters(routes, adapter_tensors)
     return Claims(
         run=run,
         policy=Reference(
@@ -466,14 +472,14 @@ def build(
         groups=tuple(groups),
         buffers=tuple(sorted(buffers)),
         domains=frozen,
-        adapters=run_adapters(routes, adapter_tensors),
+        adapters=adapters,
         coverage=coverage.coverage(
             ledger.steps, ledger.norms, routes, plan, manifest.document, records
         ),
-        taint=group_taint(routes, base, plan, frozen, initial),
+        taint=group_taint(routes, base, adapters, plan, frozen, initial),
         selection_taint=tuple(selections) or None,
         pretrained=initial,
-        levels=exclusion_levels(routes, base, replays, removals, initial),
+        levels=exclusion_levels(routes, base, adapters, replays, removals, initial),
         phase_exclusions=coverage.phase_exclusions(routes, plan.max_steps) or None,
         replays=tuple(replays),
         removals=tuple(removals),
@@ -548,6 +554,7 @@ def without_adapter(
         "levels": exclusion_levels(
             routes,
             attestation.base_groups,
+            attestation.adapters,
             attestation.replays,
             removals,
             attestation.pretrained,

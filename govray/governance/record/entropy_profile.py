@@ -174,7 +174,8 @@ class MonitorDecision(Document):
     Attributes:
         branch, step: Of the profile that completed the evidence.
         corpus: Which.
-        action: What followed; ``gate`` also where the budget of rollbacks was spent.
+        action: What followed; ``gate`` also where the budget of rollbacks was spent, and
+            ``noticed`` where no step came after a gate, so that nothing followed.
         fallback: The profile that its rows follow after a gate; absent if it is left out.
         layers: Whose evidence alone is enough, sorted.
         evidence: Digests of the profiles since then, oldest first.
@@ -186,9 +187,25 @@ class MonitorDecision(Document):
     branch: Natural = 0
     step: Natural
     corpus: Name
-    action: Action
+    action: Action | Literal["noticed"]
     fallback: ShortText | None = None
     layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
     evidence: Annotated[tuple[Digest, ...], Field(min_length=1)]
     since: Natural
     e: Magnitude
+
+    @property
+    def followed(self) -> str:
+        """What followed, in words."""
+        return {
+            "flag": "flagged",
+            "gate": f"rerouted to {self.fallback}" if self.fallback else "left out",
+            "rollback": "rolled back",
+            "noticed": "noticed at the end, nothing followed",
+        }[self.action]
+
+    def at_the_end(self) -> MonitorDecision:
+        """What the decision is if no step comes after it."""
+        if self.action != "gate":
+            return self
+        return self.model_copy(update={"action": "noticed", "fallback": None})

@@ -91,6 +91,7 @@ class Incidents:
         self._history: list[EntropyProfile] = []
         self._left: list[dict[str, _Left]] = [{}]
         self._ends: list[int] = []
+        self._last = -1
         self._pending: int | None = None
 
     @property
@@ -115,6 +116,7 @@ class Incidents:
         if branch <= self.branch:
             if branch == self.branch and self._pending is not None:
                 raise Refused("the run went on in a branch that was rolled back", where=where)
+            self._last = step
             return
         if self._pending is None or branch != self.branch + 1:
             raise Refused("a branch that follows from no rollback", where=where)
@@ -131,6 +133,7 @@ class Incidents:
             }
         )
         self.starts.append(step)
+        self._last = step
         self._history = [profile for profile in self._history if profile.step < step]
         self._pending = None
 
@@ -219,11 +222,17 @@ class Incidents:
         ]
         return Findings(
             branches=tuple(self.starts),
-            decisions=tuple(self.decisions),
+            decisions=tuple(
+                each if self._followed(each) else each.at_the_end() for each in self.decisions
+            ),
             measured={corpus: each.step for corpus, each in newest.items()},
             measures=tuple(sorted(measures, key=lambda measure: measure.place)),
             unmeasurable=tuple(sorted(self.unmeasurable)),
         )
+
+    def _followed(self, decision: MonitorDecision) -> bool:
+        """Whether a step came after a decision, on its branch or on a later one."""
+        return max((*self._ends[decision.branch :], self._last)) > decision.step
 
     @property
     def unmeasurable(self) -> frozenset[str]:

@@ -57,8 +57,7 @@ def check_routes(
             _check_tensors(weights, name, frozenset(expected))
     tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
     named = tensors.keys()
-    trained = routes.of([c for c in routes if c not in attestation.plan.excluded]).adapters
-    if not trained.keys() <= named or attestation.adapters != run_adapters(routes, tensors):
+    if attestation.adapters != run_adapters(routes, tensors):
         raise Refused("they do not follow from the routes", where="attestation adapters")
     gone = {removal.adapter for removal in attestation.removals}
     if len(gone) != len(attestation.removals) or not gone <= named:
@@ -119,7 +118,10 @@ def check_coverage(
             )
     if [(r.corpus, r.group) for r in attestation.coverage] != list(computed):
         raise Refused("entries are repeated or out of order", where="attestation coverage")
-    taint = group_taint(routes, base, plan, attestation.domains, attestation.pretrained)
+    adapters = attestation.adapters
+    if {each.name for each in adapters} != coverage.covered_adapters(derived):
+        raise Refused("they are not those that its steps trained", where="attestation adapters")
+    taint = group_taint(routes, base, adapters, plan, attestation.domains, attestation.pretrained)
     for claimed, follows in zip(attestation.taint, taint, strict=False):
         if claimed != follows:
             raise Refused("it does not follow from the routes", where=f"taint of {claimed.group}")
@@ -133,7 +135,7 @@ def check_coverage(
             where="attestation replays",
         )
     levels = exclusion_levels(
-        routes, base, attestation.replays, attestation.removals, attestation.pretrained
+        routes, base, adapters, attestation.replays, attestation.removals, attestation.pretrained
     )
     for corpus in sorted(levels.keys() | attestation.levels.keys()):
         if levels.get(corpus) != attestation.levels.get(corpus):

@@ -460,8 +460,7 @@ def _decisions(model: VerifiedModel, run: str) -> Iterator[dict[str, Any]]:
             "kind": made.action,
             "step": made.step,
             "corpus": made.corpus,
-            "reason": f"memorization in {', '.join(made.layers)}"
-            + (f": rerouted to {made.fallback}" if made.fallback else ""),
+            "reason": f"memorization in {', '.join(made.layers)}: {made.followed}",
             "evidence": made.to_json(),
             "at": None,
         }

@@ -204,8 +204,9 @@ def advice(plan: BatchPlan) -> tuple[str, ...]:
         without |= {each.corpus for each in stream.corpora if not each.rows} - set(plan.excluded)
     if without:
         found.append(
-            f"no row to train on: {', '.join(sorted(without))}. The records of such a corpus are "
-            "empty, or all held back in the reserve. Nothing of it is read, and it trains no layer."
+            f"{', '.join(sorted(without))}: no row to train on, so it trains no layer. Its records "
+            "are empty, or all held back in the reserve. Add records to it, leave it out, or set a "
+            "smaller data.reserve."
         )
     for profile, streams in sorted(by_profile.items()):
         ids = [stream.id for stream in streams]

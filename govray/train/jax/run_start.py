@@ -239,6 +239,11 @@ class FlaxModel:
         found = _like(base, tensors_of(committed, model_folder.WEIGHTS), model_folder.WEIGHTS)
         for name, rank in self._ranks.items():
             config_file, weights_file = model_folder.adapter_files(name)
+            if weights_file not in committed.names:  # no step had trained it
+                found |= {
+                    f"{ADAPTER}{name}/{fqn}": each for fqn, each in self._adapter(name).items()
+                }
+                continue
             config: Any = canonical_json.parse_canonical(committed.files[config_file])
             own = self._adapter(name)
             if config.get("r") != rank:

@@ -267,7 +267,7 @@ def _order(
     run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     folder = storage.resolve() / run_id
     read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
-    # A committed state has every adapter, so a replay from one keeps them.
+    # A committed state may have any adapter, so a replay from one keeps them.
     routes: Mapping[str, Route] = inputs.routes
     fallbacks: Mapping[str, Fallback] = inputs.fallbacks
     if not partial:

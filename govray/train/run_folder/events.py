@@ -268,12 +268,11 @@ class Memorized(Event):
     def text(self) -> str:
         made = self.decision
         follows = {
-            "flag": "flagged",
             "gate": f"left out from step {made.step + 1} on"
             if made.fallback is None
             else f"rerouted to {made.fallback} from step {made.step + 1} on",
             "rollback": f"rolled back, and left out from step {made.since} on",
-        }[made.action]
+        }.get(made.action, made.followed)
         return (
             f"{made.corpus} deviates from its reserve after step {made.step} "
             f"({', '.join(made.layers)}): {follows}"

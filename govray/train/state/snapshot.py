@@ -37,6 +37,7 @@ from govray.errors import (
     UsageError,
 )
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.coverage import updated_adapters
 from govray.governance.formats import canonical_json
 from govray.governance.record.gates import Gate, encode_gates
 from govray.governance.record.ledger import AnyLeaf, read_leaves
@@ -115,6 +116,7 @@ class TrainingState:
         self._trained = trained
         self._environment: dict[str, Any] | None = None
         self._ledger = LedgerFile()
+        self._updated: set[str] = set()
         self.sharded = trained.sharded
 
     def capture(
@@ -167,10 +169,13 @@ class TrainingState:
                 chosen={**order.settings.chosen_kernels, **settings},
                 device=device,
             ).to_json()
+        self._updated |= updated_adapters(leaves[self._ledger.size :], order.plan, order.routes)
         self._ledger.extend(leaves)
         contents[OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
         contents[LEDGER] = self._ledger.tail
         for name, config, tensors in self._trained.adapters():
+            if name not in self._updated:
+                continue  # as it began: the seed and its name give it again
             config_file, weights_file = model_folder.adapter_files(name)
             contents[config_file] = canonical_json.encode(config)
             contents[weights_file] = tensors

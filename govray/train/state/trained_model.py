@@ -128,6 +128,8 @@ class TorchModel:
             self.average.restore(read_tensors(committed, model_folder.EMA, held.get))
         for name in self.attached.ranks:
             config_file, weights_file = model_folder.adapter_files(name)
+            if weights_file not in committed.names:
+                continue  # no step had trained it
             config: Any = canonical_json.parse_canonical(committed.files[config_file])
             self.attached.load(name, config, tensors_of(committed, weights_file))
         names = self._names()

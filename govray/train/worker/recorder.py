@@ -70,12 +70,14 @@ class Recorder:
                 self._fence.check()
                 self._ahead.append(leaf, norms)
 
-    def measured(self, seen: Seen) -> None:
-        """What the monitor found after the step that was recorded last."""
+    def measured(self, seen: Seen, *, last: bool) -> None:
+        """What the monitor found after the step that was recorded last.
+        ``last``: whether it is the run's last step."""
         if self._ahead:
             with self._noting_trouble():
                 self._ahead.note(seen.profile)
-                for decision in seen.decisions:
+                for made in seen.decisions:
+                    decision = made.at_the_end() if last else made
                     append(self._folder, Memorized(at=now(), decision=decision))
 
     def gated(self, gates: Sequence[Gate]) -> None:

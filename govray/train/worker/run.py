@@ -321,7 +321,7 @@ class Run:
         seen = watch.after(leaf, without.get, loss_fn)
         if seen is None:
             return None
-        self._recorder.measured(seen)
+        self._recorder.measured(seen, last=leaf.step + 1 == self.order.stop)
         self._run_metrics.measured(seen.profile)
         if watch.told.pending is not None:
             self._commits.settle(self._trouble)

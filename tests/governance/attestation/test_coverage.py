@@ -255,7 +255,7 @@ def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:
 )
 def test_each_level_requires_the_one_below(replayed: set[str], removed: set[str]) -> None:
     routes = CorpusRoutes({"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)})
-    groups = coverage.all_groups(GROUPS, routes)
+    groups = coverage.all_groups(GROUPS, routes.adapters)
     found = coverage.levels(groups, routes, {"x": replayed}, removed)
     expected = {("a", "adapter:x"): 1}
     for group in GROUPS:

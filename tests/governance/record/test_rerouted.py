@@ -83,11 +83,32 @@ def test_what_was_reached_before_the_gate_is_excluded_nowhere(tmp_path: Path) ->
     assert "beta" in taint["adapter:alpha"].transitive  # one domain, by the link
     [domain] = [each for each in attestation.domains if "adapter:alpha" in each]
     assert "embedding" in domain
-    # A corpus that a gate may reroute and never does reaches what its fallback permits.
-    calm = verified(other := rerouting(first=99), other.run(tmp_path / "calm"))
+    # The control: of a gate that never falls the adapter is in no file and in no statement.
+    calm = verified(other := rerouting(first=99), model := other.run(tmp_path / "calm"))
     assert calm.gates == ()
     assert calm.attestation.domains == attestation.domains
-    assert calm.attestation.adapters == attestation.adapters
+    assert [each.name for each in attestation.adapters] == ["acme", "alpha"]
+    assert [each.name for each in calm.attestation.adapters] == ["acme"]
+    assert [path.name for path in (model / "adapters").iterdir()] == ["acme"]
+    assert "adapter:alpha" not in {each.group for each in calm.attestation.taint}
+    assert "adapter:alpha" not in calm.attestation.levels["beta"]
+
+
+def test_an_adapter_that_no_step_trained_is_refused(tmp_path: Path) -> None:
+    """With it stands one more file, of which nothing in the ledger tells."""
+    world = rerouting(first=99)
+    with pytest.raises(VerificationFailed, match="not those that its steps trained"):
+        verified(world, world.run(tmp_path, untrained=["alpha"]))
+
+
+def test_a_gate_after_the_last_step_has_no_consequence(tmp_path: Path) -> None:
+    world = rerouting(first=16)  # the probes of steps 17 and 19 exceed, and 19 is the last
+    found = verified(world, model := world.run(tmp_path))
+    [decision] = found.attestation.memorization.decisions
+    assert (decision.step, decision.action, decision.fallback) == (19, "noticed", None)
+    assert decision.followed == "noticed at the end, nothing followed"
+    assert found.gates == ()
+    assert not (model / "adapters" / "alpha").exists()
 
 
 Leaves = Callable[[list[AnyLeaf]], list[AnyLeaf]]

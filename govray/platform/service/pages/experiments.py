@@ -105,7 +105,17 @@ MOST_COLUMNS = 8
 
 _KINDS: dict[str, Any] = {
     "bad_kinds": {"refused", "refusal", "error", "failed", "rollback"},
-    "warn_kinds": {"stop", "stopped", "gate", "gated", "flag", "flagged", "restart", "interrupted"},
+    "warn_kinds": {
+        "stop",
+        "stopped",
+        "gate",
+        "gated",
+        "flag",
+        "flagged",
+        "noticed",
+        "restart",
+        "interrupted",
+    },
 }
 
 router = APIRouter(dependencies=[RUN_READERS])
