@@ -22,8 +22,9 @@ from govray.governance.formats.dsse import Envelope, Signature, pae, sign_payloa
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.record_columns import RESERVE, TRAIN
 from govray.governance.formats.signed_note import sign_checkpoint
-from govray.governance.formats.statement import Subject
-from govray.governance.policy.credential import Period
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.policy.credential import Credential, Period
+from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.governance.record.ledger import (
@@ -35,6 +36,7 @@ from govray.governance.record.ledger import (
     read_leaves,
 )
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.authority import Delegation
 from govray.governance.trust.revocation_list import Revocation, RevocationList
 from tests.support.beaconed import beacon_of
 from tests.support.world import (
@@ -205,12 +207,6 @@ def smuggle_reserve(world: World, folder: Path) -> None:
         return made.model_copy(update={"corpora": (smuggled, *rest)})
 
     Insider(manifest=manifest)(world, folder)
-
-
-def other_credential(manifest: Manifest) -> Manifest:
-    first, *rest = manifest.corpora
-    changed = first.model_copy(update={"credential": DIGEST})
-    return manifest.model_copy(update={"corpora": (changed, *rest)})
 
 
 def acme(world: World, **changes: Any) -> dict[str, bytes]:
@@ -621,11 +617,86 @@ def further_signature(data: bytes) -> bytes:
     return envelope.cosign([LocalSigner.generate()])
 
 
-def another_hint(data: bytes) -> bytes:
-    envelope = Envelope.parse(data)
-    [signature] = envelope.signatures
-    changed = (Signature(signature.sig, "0" * 64),)
-    return Envelope(envelope.payload_type, envelope.payload, changed).encode()
+def hinted(keyid: str) -> Callable[[bytes], bytes]:
+    """The envelope with another key hint beside its first signature."""
+
+    def change(data: bytes) -> bytes:
+        envelope = Envelope.parse(data)
+        first, *rest = envelope.signatures
+        changed = (Signature(first.sig, keyid), *rest)
+        return Envelope(envelope.payload_type, envelope.payload, changed).encode()
+
+    return change
+
+
+def number_as_hint(data: bytes) -> bytes:
+    value = json.loads(data)
+    value["signatures"][0]["keyid"] = 7
+    return canonical_json.encode(value)
+
+
+def manifest_of_any_signature(change: Callable[[bytes], bytes]) -> Attack:
+    """The manifest is pinned by its statement; its envelope is another one."""
+
+    def attack(world: World, folder: Path) -> None:
+        reattest(lambda a: {"files": a.files | {model_folder.MANIFEST: a.manifest}})(world, folder)
+        edit(model_folder.MANIFEST, change)(world, folder)
+
+    return attack
+
+
+def without_delegations(world: World, folder: Path) -> Given:
+    """The root names everybody; an empty file of delegations is attested, and isn't there."""
+    lines = (folder / model_folder.DELEGATIONS).read_bytes().splitlines()
+    named = [unchecked(Delegation, line, world.operator).document.authority for line in lines]
+    repin(model_folder.DELEGATIONS, lambda *_: b"")(world, folder)
+    (folder / model_folder.DELEGATIONS).unlink()
+    return Given(root=world.sign_root(version=2, authorities=(*world.authorities(), *named)))
+
+
+def missing_replays(world: World, folder: Path) -> None:
+    """An empty file of replays is attested, and isn't there."""
+    repin(model_folder.REPLAYS, lambda *_: b"")(world, folder)
+    (folder / model_folder.REPLAYS).unlink()
+
+
+def about_another(world: World) -> bytes:
+    """The policy, signed in a statement about something else."""
+    document = unchecked(Policy, world.policy, world.operator).document
+    return seal(document, [Subject.of(document.name, DIGEST)], world.keys.compliance)
+
+
+def about_other_records(world: World) -> dict[str, bytes]:
+    document = unchecked(Credential, world.issue("acme"), world.operator).document
+    return {"acme": seal(document, [Subject.of("acme", DIGEST)], [world.keys.acme])}
+
+
+def prepared_with(**changes: Any) -> Attack:
+    """The first corpus of the manifest with other fields."""
+
+    def manifest(made: Manifest) -> Manifest:
+        first, *rest = made.corpora
+        return made.model_copy(update={"corpora": (first.model_copy(update=changes), *rest)})
+
+    return Insider(manifest=manifest)
+
+
+def weighted_alike(a: Attestation) -> dict[str, Any]:
+    """As many weighted tokens as tokens, where the weight is less than one."""
+    i = next(i for i, r in enumerate(a.coverage) if r.weighted_tokens != str(r.tokens))
+    row = a.coverage[i].model_copy(update={"weighted_tokens": str(a.coverage[i].tokens)})
+    return {"coverage": (*a.coverage[:i], row, *a.coverage[i + 1 :])}
+
+
+def two_lists(world: World, folder: Path) -> Given:
+    """Two lists of one issuer are given, and neither is said to be the newer one."""
+    lists = []
+    for number in (1, 2):
+        made = RevocationList(
+            issuer="archive", sequence=number, issued=f"2026-11-1{number}T00:00:00Z", entries=()
+        )
+        lists.append(made.seal([world.keys.archive]))
+    return Given(lists=tuple(lists))
 
 
 def another_payload_type(data: bytes) -> bytes:
@@ -810,6 +881,9 @@ CASES = [
             "trust root",
         ),
         ("root behind a byte order mark", rooted(bom), "trust root"),
+        ("root with an empty key hint", rooted(hinted("")), "keyid"),
+        ("root with a number as key hint", rooted(number_as_hint), "keyid"),
+        ("root with a key hint of 300 letters", rooted(hinted("0" * 300)), "keyid"),
     ),
     *refused(
         "step 1 (trust root)",
@@ -888,6 +962,8 @@ CASES = [
             (name, resigned(stating(change)), at)
             for name, change, at in [
                 ("no execution", lambda p: p.pop("execution"), "execution"),
+                ("no taint", lambda p: p.pop("taint"), "taint"),
+                ("tokens as a number", lambda p: p["coverage"][0].update(tokens=7), "tokens"),
                 ("unknown origin", lambda p: p["execution"]["code"].update(origin="ours"), "code"),
                 ("unknown isolation", lambda p: p["execution"].update(isolation="v"), "isolation"),
                 ("no attempt", lambda p: p["execution"].update(attempts=0), "attempts"),
@@ -919,7 +995,7 @@ CASES = [
         ),
         (
             "key hint changed",
-            edit(model_folder.ATTESTATION, another_hint),
+            edit(model_folder.ATTESTATION, hinted("0" * 64)),
             model_folder.ATTESTATION,
         ),
     ),
@@ -1021,6 +1097,8 @@ CASES = [
         ),
         ("average added that nobody attested", add(model_folder.EMA), "ema/model.safetensors"),
         ("loader's config that nobody attested", add(model_folder.LOADER_CONFIG), "config.json"),
+        ("delegations missing", without_delegations, "the file is missing"),
+        ("replays missing", missing_replays, "the file is missing"),
     ),
     *refused(
         "step 4 (files)",
@@ -1052,6 +1130,7 @@ CASES = [
             Insider(policy=signed_policy(("version: 3", "version: 1"))),
             "older than version 2",
         ),
+        ("policy about something else", Insider(policy=about_another), "subject"),
         (
             "policy expired before the run",
             Insider(
@@ -1091,6 +1170,11 @@ CASES = [
         "step 5 (policy)",
         Refused,
         (
+            "policy attested by another name",
+            reattest(lambda a: {"policy": a.policy.model_copy(update={"name": "strict"})}),
+            model_folder.POLICY,
+        ),
+        (
             "another true policy",
             repin(model_folder.POLICY, lambda w, _: signed_policy(("0.3", "0.4"))(w)),
             model_folder.POLICY,
@@ -1123,6 +1207,7 @@ CASES = [
             Insider(credentials=lambda w: acme(w, valid=until("2026-11-10T08:30:00Z"))),
             "expired at 2026-11-10T08:30",
         ),
+        ("credential about other records", Insider(credentials=about_other_records), "subject"),
         (
             "credential self-signed",
             Insider(credentials=lambda w: acme(w, signer=LocalSigner.generate())),
@@ -1150,6 +1235,7 @@ CASES = [
             ),
             "acme: ",
         ),
+        ("file of gates without one", repin(model_folder.GATES, lambda *_: b""), "without one"),
         (
             "credential left out",
             repin(
@@ -1178,7 +1264,23 @@ CASES = [
             "alpha: the manifest has 19 records",
         ),
         ("record dropped", with_records(lambda r: r[:-1]), "alpha: the manifest has 17 records"),
-        ("prepared under another credential", Insider(manifest=other_credential), "acme"),
+        ("prepared under another credential", prepared_with(credential=DIGEST), "acme"),
+        ("prepared under another class", prepared_with(class_digest=DIGEST), "another class"),
+        (
+            "prepared under another commitment",
+            prepared_with(commitment=DIGEST),
+            "another commitment",
+        ),
+        (
+            "a stranger's signature of the manifest",
+            manifest_of_any_signature(further_signature),
+            model_folder.MANIFEST,
+        ),
+        (
+            "another key hint in the manifest",
+            manifest_of_any_signature(hinted("0" * 64)),
+            model_folder.MANIFEST,
+        ),
         ("another manifest", reattest(lambda _: {"manifest": DIGEST}), model_folder.MANIFEST),
         ("quarantine hidden", reattest(lambda _: {"quarantine": ()}), "quarantine"),
         ("reserve that no beacon's pulse decided", under_another_beacon, "reserve: "),
@@ -1362,6 +1464,8 @@ CASES = [
         "step 11 (coverage)",
         Refused,
         ("coverage understated", reattest(fewer_tokens), "gamma in head"),
+        ("weighted tokens overstated", reattest(weighted_alike), " in "),
+        ("coverage out of order", reattest(lambda a: {"coverage": a.coverage[::-1]}), "order"),
         ("gradient-norm share understated", reattest(share_of_gamma(0.001)), "gamma in head"),
         ("gradient-norm share hidden", reattest(share_of_gamma(None)), "gamma in head"),
         (
@@ -1453,6 +1557,16 @@ CASES = [
             listed(issued="2026-11-21T00:00:00Z", corpus=lambda *_: "gamma"),
             "issued at",
         ),
+        ("two lists of one issuer", two_lists, "two revocation lists"),
+    ),
+    *(
+        case
+        for step, name, at in [
+            ("step 14 (replay checks)", model_folder.replay_file("lab"), "replay-lab"),
+            ("step 15 (timestamp)", model_folder.timestamp_file("tsa"), "timestamp-tsa"),
+            ("step 16 (witnesses)", model_folder.WITNESSED, "checkpoint"),
+        ]
+        for case in refused(step, Malformed, (f"altered {name}", add(name), at))
     ),
     *refused(
         "step 17 (execution)",

@@ -51,6 +51,9 @@ NOT_IN_THE_SCRIPT |= {
 }
 """What it leaves to `govray verify`, as it says, of the steps that it has."""
 
+UNREAD = {14, 15, 16}
+"""Steps over files that it does not read: it names each."""
+
 OPEN_IN_THE_SCRIPT = {"delegation revoked"}
 """It says that it could not check this."""
 
@@ -109,7 +112,9 @@ def test_govray_verify_refuses_each_at_its_step(made: list[Vector]) -> None:
 def packed(vector: Vector) -> list[str]:
     """The words for the pack's script, about a pack of the vector as a forger would make one."""
     pack = vector.folder.parent
-    write(pack / "trust" / "root.json", vector.root)
+    root = pack.with_name(f"{pack.name}.root.json")
+    for place in (root, pack / "trust" / "root.json"):
+        write(place, vector.root)
     for number, data in enumerate(vector.given.lists):
         write(pack / "trust" / "revocations" / f"{number}.dsse.json", data)
     there = [path for path in pack.rglob("*") if path.is_file()]
@@ -131,8 +136,7 @@ def packed(vector: Vector) -> list[str]:
         "files": files,
     }
     write(pack / "contents.json", canonical_json.encode(contents))
-    root = pack / "trust" / "root.json"
-    return [str(pack), "--trust-root", str(root), "--model", str(vector.folder)]
+    return [str(pack), "--trust-root", str(root), "--model", str(vector.folder), "--partial"]
 
 
 def script_differs(made: Sequence[Vector], capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -153,6 +157,10 @@ def script_differs(made: Sequence[Vector], capsys: pytest.CaptureFixture[str]) -
             right = code == (3 if vector.step == 0 or name in OPEN_IN_THE_SCRIPT else 0)
             # What is false may show in a later step.
             right = right or (code == 1 and vector.step in {8, 9, 12})
+            if vector.step in UNREAD:
+                right = (
+                    right and f"Left to govray verify: {name.removeprefix('altered ')}: " in said
+                )
         if not right:
             wrong.append(
                 f"{vector.name}: step {vector.step}, the script says {code}, {said[-300:]}"

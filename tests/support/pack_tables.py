@@ -32,6 +32,10 @@ LINES: Mapping[str, tuple[type[Document], ...]] = {
 }
 
 
+ANY, TEXT, WHOLE, NUMBER, YES_NO = range(5)
+LEAVES = {"string": TEXT, "integer": WHOLE, "number": NUMBER, "boolean": YES_NO}
+
+
 def tables() -> dict[str, Any]:
     """What the script has of govray, as JSON."""
     made: dict[str, Any] = json.loads(json.dumps({"names": NAMES, "shapes": shapes()}))
@@ -39,40 +43,75 @@ def tables() -> dict[str, Any]:
 
 
 def shapes() -> dict[str, Any]:
-    """Kind of document → the fields of its objects; a list of one for members, 0 for the rest."""
-    found = {kind.PREDICATE_TYPE.removeprefix("https://govray.dev/"): _of(kind) for kind in SIGNED}
-    return found | {name: _merged([_of(kind) for kind in kinds]) for name, kinds in LINES.items()}
+    """Kind of document → its fields. What stands in several places has a name with ``@``."""
+    named: dict[str, Any] = {}
+    found = {
+        kind.PREDICATE_TYPE.removeprefix("https://govray.dev/"): _of(kind, named) for kind in SIGNED
+    }
+    found |= {name: _merged([_of(kind, named) for kind in kinds]) for name, kinds in LINES.items()}
+    text = json.dumps([found, named])
+    for name in sorted(named, key=len, reverse=True):
+        if text.count(f'"{name}"') == 2:  # here, and in the one place
+            found, named = _inlined([found, named], name, named[name])
+            del named[name]
+    return found | named
 
 
-def _of(kind: type[Document]) -> Any:
+def _inlined(value: Any, name: str, shape: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _inlined(each, name, shape) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_inlined(each, name, shape) for each in value]
+    return shape if value == name else value
+
+
+def _of(kind: type[Document], named: dict[str, Any]) -> Any:
     schema = kind.model_json_schema(by_alias=True)
-    return _shape(schema, schema.get("$defs", {}))
+    return _shape(schema, schema.get("$defs", {}), named)
 
 
-def _shape(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> Any:
+def _shape(schema: Mapping[str, Any], defs: Mapping[str, Any], named: dict[str, Any]) -> Any:
     if "$ref" in schema:
-        return _shape(defs[schema["$ref"].rpartition("/")[2]], defs)
+        name = schema["$ref"].rpartition("/")[2]
+        shape = _shape(defs[name], defs, named)
+        if not isinstance(shape, dict):
+            return shape
+        assert named.setdefault(f"@{name}", shape) == shape, name
+        return f"@{name}"
     if "anyOf" in schema:
-        return _merged([_shape(each, defs) for each in schema["anyOf"]])
+        return _merged([_shape(each, defs, named) for each in schema["anyOf"]])
     if "properties" in schema:
-        return {name: _shape(each, defs) for name, each in schema["properties"].items()}
+        needed = schema.get("required", ())
+        return {
+            name if name in needed else f"{name}?": _shape(each, defs, named)
+            for name, each in schema["properties"].items()
+        }
     for each in (*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")):
         if isinstance(each, Mapping):
-            return [_shape(each, defs)]
-    if schema.get("type") in ("array", "object"):
+            return {"*": _shape(each, defs, named)}
+    if schema.get("type") == "array":
         items = [*schema.get("prefixItems", ()), schema.get("items", {})]
-        return [_merged([_shape(each, defs) for each in items])]
-    return 0
+        return [_merged([_shape(each, defs, named) for each in items if each])]
+    assert schema.get("type") != "object"
+    return LEAVES.get(schema.get("type", ""), ANY)
 
 
 def _merged(shapes: list[Any]) -> Any:
-    """What any of them allows. None allows fields where another allows members."""
-    objects = [each for each in shapes if isinstance(each, dict)]
-    lists = [each for each in shapes if isinstance(each, list)]
-    assert not (objects and lists)
-    if lists:
-        return [_merged([each for [each] in lists])]
-    return {name: each for fields in objects for name, each in fields.items()} or 0
+    """What any of them allows; ``ANY`` is of null, too, which no document has."""
+    shapes = [each for each in shapes if each != ANY]
+    if not shapes or all(each == shapes[0] for each in shapes):
+        return shapes[0] if shapes else ANY
+    if all(isinstance(each, dict) for each in shapes):
+        bare = [{name.rstrip("?"): each for name, each in one.items()} for one in shapes]
+        always = set.intersection(*({n for n in one if not n.endswith("?")} for one in shapes))
+        return {
+            name if name in always else f"{name}?": _merged(
+                [one[name] for one in bare if name in one]
+            )
+            for name in sorted(set().union(*bare))
+        }
+    assert not any(isinstance(each, dict | list | str) for each in shapes), shapes
+    return ANY
 
 
 if __name__ == "__main__":

@@ -223,10 +223,11 @@ and neither do its script and its wheel. Take them from the source of govray, or
 <pre>python verify_evidence.py . --trust-root ROOT.json</pre>
 <p>With the digest alone:</p>
 <pre>python verify_evidence.py . --root-digest {digest}</pre>
-<p>Each of ten steps says what it found. The script is short, so that you can read it, or have
-somebody write another one. Its first lines name the standards.</p>
+<p>Each of ten steps says what it found. Behind them stands what was not checked: the script then
+ends with 3, or with 0 if you say --partial and nothing was missing. It is short, so that you can
+read it, or have somebody write another one. Its first lines name the standards.</p>
 <h2>Verify all of it</h2>
-<p>The script leaves some things to the whole verifier, and names them. Its wheel lies here, and
+<p>The wheel of the whole verifier lies here, and
 <code>verifier/requirements.txt</code> has what it needs, with versions and hashes:</p>
 <pre>pip install --require-hashes -r verifier/requirements.txt
 pip install --no-deps verifier/{wheel}
