@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,26 +102,24 @@ def _records(model: VerifiedModel) -> str:
 
 
 def _uncovered(model: VerifiedModel) -> list[str]:
-    """A line for each file that is not covered; folders of many harmless ones get one line."""
-    from govray.governance.attestation import model_folder
+    """A line for each file that is not covered; folders of many get one line."""
+    inert = [name for name in model.uncovered if name not in model.loadable]
+    return [
+        *_by_folder(
+            model.loadable,
+            "allowed here, and may be loaded or executed; the attestation says nothing of",
+            "it",
+        ),
+        *_by_folder(inert, "the attestation says nothing about", "this file"),
+    ]
 
-    harmless = [name for name in model.uncovered if model_folder.inert(name)]
-    sizes = Counter(name.partition("/")[0] for name in harmless if "/" in name)
+
+def _by_folder(names: Sequence[str], told: str, one: str) -> list[str]:
+    sizes = Counter(name.partition("/")[0] for name in names if "/" in name)
     many = {folder for folder, count in sizes.items() if count > _LISTED}
-    lines = [
-        f"{name}: allowed here, and may be loaded or executed; the attestation says nothing of it"
-        for name in model.uncovered
-        if not model_folder.inert(name)
-    ]
-    lines += [
-        f"{name}: the attestation says nothing about this file"
-        for name in harmless
-        if name.partition("/")[0] not in many
-    ]
-    return lines + [
-        f"{folder}/: the attestation says nothing about {sizes[folder]:,} files below it"
-        for folder in sorted(many)
-    ]
+    alone = [f"{name}: {told} {one}" for name in names if name.partition("/")[0] not in many]
+    folders = [f"{each}/: {told} {sizes[each]:,} files below it" for each in sorted(many)]
+    return alone + folders
 
 
 def _stopping(selection: Selection) -> str:
@@ -154,7 +153,6 @@ def _incidents(model: VerifiedModel) -> list[str]:
 
 def to_json(model: VerifiedModel) -> dict[str, Any]:
     """The verdict as one JSON value; large counts are strings, as everywhere."""
-    from govray.governance.attestation import model_folder
     from govray.governance.formats.document import format_time
 
     attestation = model.attestation
@@ -183,7 +181,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "gradientNormSamples": str(len(model.ledger.norms)),
         "subjects": {each.name: each.sha256 for each in model.subjects},
         "uncovered": list(model.uncovered),
-        "uncoveredLoadable": [name for name in model.uncovered if not model_folder.inert(name)],
+        "uncoveredLoadable": list(model.loadable),
         "coverage": [each.to_json() for each in attestation.coverage],
         "pretrained": {group: list(labels) for group, labels in attestation.pretrained.items()},
         "taint": [each.to_json() for each in attestation.taint],

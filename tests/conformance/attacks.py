@@ -39,6 +39,7 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.authority import Delegation
 from govray.governance.trust.revocation_list import Revocation, RevocationList
 from tests.support.beaconed import beacon_of
+from tests.support.uncovered import ARCHIVE, MARKS, PICKLE
 from tests.support.world import (
     DIGEST,
     POLICY,
@@ -1051,11 +1052,18 @@ CASES = [
                 "model.gguf",
                 "tokenizer.json",
                 "sub/.git/hooks/x",
+                ".git/evil.pkl",
+                ".git/hooks/post-checkout",
+                ".cache/huggingface/model.joblib",
+                ".a/.b/__pycache__/x.pyc",
                 "LICENSE.bin",
                 "Config.json",
                 "adapterſ/README.md",
             )
         ),
+        ("archive called README.md", add("README.md", ARCHIVE), "README.md"),
+        ("pickle called notes.txt", add("docs/notes.txt", PICKLE), "docs/notes.txt"),
+        ("archive behind a picture", add("a.png", MARKS[".png"] + ARCHIVE), "a.png"),
         ("weights changed", edit(model_folder.WEIGHTS, flip), model_folder.WEIGHTS),
         ("config changed", edit(model_folder.CONFIG, flip), model_folder.CONFIG),
         (
@@ -1627,6 +1635,7 @@ PASSING: list[tuple[str, Attack]] = [
         reattest(submitted(code=CodeFacts(origin="deployment"), isolation="run")),
     ),
     ("readable files beside", add("README.md")),
+    ("what the Hub's download keeps", add(".cache/huggingface/download/a/config.json.metadata")),
     ("signed again", reattest()),
     (
         "corpus revoked after the run",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
+import zipfile
+from pathlib import PurePosixPath
 
 # What tools that load models load or execute, and what nobody can say is not.
 LOADABLE = re.findall(
@@ -22,6 +26,9 @@ Dockerfile requirements.txt model.zip model.tar.gz model.7z notebook.ipynb data.
 optimizer.bin rng_state.pth trainer_state.json training_args.bin model.exe model.jar model.wasm
 model no-suffix .env .hidden.py a.md.py readme.py README.PY LICENSE.bin licence.json
 README.safetensors NOTICE.pkl .gitmodules x.txt labels.csv main.js
+.git/evil.pkl .git/HEAD .git/config .git/objects/ab/cdef0123 .git/hooks/post-checkout
+.cache/model.bin .cache/huggingface/model.bin .cache/huggingface/download/x.incomplete
+x.metadata uv.lock __pycache__/x.cpython-311.pyc .hidden/.deep/weights.pt thumbs.db
 """,
 )
 
@@ -31,10 +38,42 @@ HARMLESS = re.findall(
 README README.md readme.md README.txt README.rst Readme LICENSE LICENSE.txt LICENCE LICENSE.md
 LICENSE-APACHE LICENSE-MIT.txt NOTICE NOTICE.txt COPYING COPYING.LESSER CHANGELOG.md AUTHORS
 card.md report.html paper.pdf loss.png plots/loss.svg photo.jpg photo.JPEG anim.gif
-.gitattributes .gitignore .DS_Store docs/deep/er/notes.md
-.git/HEAD .git/config .git/objects/ab/cdef0123 .git/hooks/pre-commit.sample
+.gitattributes .gitignore .DS_Store docs/deep/er/notes.md .hidden/NOTES.md .git/README.md
+.cache/huggingface/.gitignore .cache/huggingface/CACHEDIR.TAG
 .cache/huggingface/download/model.safetensors.metadata
+.cache/huggingface/download/onnx/config.json.lock
 """,
 )
+
+PICKLE = pickle.dumps({"weights": [1.0]})
+
+
+def _archive() -> bytes:
+    """As `torch.save` writes one."""
+    with zipfile.ZipFile(made := io.BytesIO(), "w") as archive:
+        archive.writestr("archive/data.pkl", PICKLE)
+    return made.getvalue()
+
+
+ARCHIVE = _archive()
+MARKS = {
+    ".png": b"\x89PNG\r\n\x1a\n",
+    ".jpg": b"\xff\xd8\xff",
+    ".jpeg": b"\xff\xd8\xff",
+    ".gif": b"GIF89a",
+    ".pdf": b"%PDF-1.7",
+    "": b"\x00\x00\x00\x01Bud1",
+}
+CONTENTS = [b"", b"# text\n\ttabs", PICKLE, ARCHIVE, b"text" + ARCHIVE, b"\xff\xfea\x00"]
+CONTENTS += [mark + ARCHIVE for mark in MARKS.values()]
+
+
+def content(name: str) -> bytes:
+    """What a file of a harmless name holds."""
+    path = PurePosixPath(name.lower())
+    if path.suffix or path.name == ".ds_store":
+        return MARKS.get(path.suffix, b"text")
+    return b"text"
+
 
 FOLDERS = ["", "sub/", "a/b/c/", "onnx.d/", "README.md.d/", "sub/.git/", ".gitx/", ".cache/"]

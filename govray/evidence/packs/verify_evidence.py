@@ -58,7 +58,7 @@ KINDS = "https://govray.dev/"
 SENSITIVITIES = ("public", "internal", "confidential", "restricted")
 MOST_FILES = 100_000
 MOST_BYTES = 1 << 40
-MOST_IN_MEMORY = 1 << 30
+MOST_IN_MEMORY, MOST_INERT = 1 << 30, 64 << 20
 MOST_JSON = 64 << 20  # bytes of one document
 MOST_VALUES = 1 << 22  # of one document: a value takes 60 bytes and more, its text as few as two
 REVOKED_BY = dict.fromkeys(("credential", "corpus"), "credential")
@@ -69,11 +69,12 @@ OF_A_STEP = ("gradientNorms", "entropyProfile")
 """Kinds of leaf that stand behind a step's own, and count no rows."""
 TABLES: dict[str, Any] = json.loads(
     r"""
-{"names":{"inert":{"folders":[".git", ".cache/huggingface"], "names":[".gitattributes",
-".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"], "suffixes":[".md", ".rst",
-".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"], "texts":["readme", "license",
-"licence", "notice", "copying", "changelog", "authors", "contributing", "citation", "notes",
-"todo"]},
+{"names":{"inert":{"below":{".cache/huggingface/download":[".metadata", ".lock"]},
+"marks":{".ds_store":"0000000142756431", ".gif":"47494638", ".jpeg":"ffd8ff", ".jpg":"ffd8ff",
+".pdf":"255044462d", ".png":"89504e470d0a1a0a", ".webp":"52494646"}, "names":[".gitattributes",
+".gitignore", ".gitkeep", "cachedir.tag", "copying.lesser"], "suffixes":[".md", ".rst", ".html",
+".svg"], "texts":["readme", "license", "licence", "notice", "copying", "changelog", "authors",
+"contributing", "citation", "notes", "todo"]},
 "outsiders":{"patterns":["governance/replay-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.dsse\\.json",
 "governance/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.tsr",
 "governance/ledger\\.witnessed"]}, "reserved":{"folders":["adapters", "governance", "ema"],
@@ -207,12 +208,28 @@ def plain(name: str) -> bool:
 def inert(name: str) -> bool:
     """Whether a file of this name is of the few kinds that people read and no loader does."""
     path, rule = PurePosixPath(name.casefold()), NAMES["inert"]
-    if any(path.is_relative_to(folder) for folder in rule["folders"]):
+    if any(path.suffix in of and path.is_relative_to(at) for at, of in rule["below"].items()):
         return True
-    if path.name in rule["names"] or path.suffix in rule["suffixes"]:
+    if path.name in rule["names"] or path.suffix in rule["suffixes"] or mark_of(path):
         return True
     text = re.fullmatch(rf"({'|'.join(rule['texts'])})([-_][a-z0-9._-]+)?", path.stem)
     return path.suffix in ("", ".txt") and text is not None
+
+
+def mark_of(path: PurePosixPath) -> bytes:
+    """The first bytes of a file that is no text."""
+    return bytes.fromhex(NAMES["inert"]["marks"].get(path.suffix or path.name, ""))
+
+
+def reads_as_named(name: str, data: bytes) -> bool:
+    """Whether a file of an inert name is what it is called: no archive or pickle, but its kind's
+    first bytes, or text."""
+    if mark := mark_of(PurePosixPath(name.casefold())):
+        return not data or (data.startswith(mark) and b"PK\x05\x06" not in data[-65_557:])
+    try:
+        return not re.search(r"[\x00-\x08\x0e-\x1f\x7f]", data.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def reserved(name: str) -> bool:
@@ -709,8 +726,11 @@ class Checks:
             if not each.startswith(below) or name in known or by_outsiders(name):
                 continue
             stands = reserved(name) or name.casefold() in spelt
-            harmless = inert(name) or any(fnmatchcase(name, glob) for glob in let)
-            demand(harmless and not stands, f"{name}: the attestation does not cover it")
+            demand(not stands, f"{name}: not covered, where a file that is would stand")
+            read = inert(name) and pack.sizes[each] <= MOST_INERT
+            harmless = read and reads_as_named(name, pack.read(each))
+            harmless = harmless or any(fnmatchcase(name, glob) for glob in let)
+            demand(harmless, f"{name}: a loader may load it, and the attestation does not cover it")
 
     def policy(self) -> str:
         """5: a policy authority signed the policy, and it was in force."""
@@ -738,14 +758,18 @@ class Checks:
         self.gates = [parse(each) for each in self._lines("gates.jsonl")]
         closed(self.gates, ["gate"])
         demand(self.gates or G + "gates.jsonl" not in self.document["files"], "no gate in its file")
+        self.ends: dict[str | None, dict[int, str]] = {}  # corpus → branch → its last second
+        for gate in self.gates:
+            if "since" in gate:  # its credential ended
+                ended = self.ends.setdefault(gate["corpus"], {})
+                ended[gate.get("branch", 0)] = just_before(gate["since"])
         self.issued: dict[str, Statement] = {}
         for line in self._lines("credentials.jsonl"):
             credential = Statement(line, "credential/v1")
             stated = credential.document
             where = f"credential of {stated['corpus']}"
-            # Where its credential's end gated a corpus, it was used until then.
-            used = [end for corpus, _, end in self._ends() if corpus == stated["corpus"]]
-            times = [run["started"], max([run["started"], *used]) if used else run["finished"]]
+            ended = self.ends.get(stated["corpus"], {0: run["finished"]})
+            times = [run["started"], max(run["started"], *ended.values())]
             signers = self.trust.signers(credential, "credential", times)
             issuer = [each for each in signers if each["name"] == stated["issuer"]]
             demand(issuer, f"{where}: its issuer did not sign it")
@@ -761,11 +785,6 @@ class Checks:
         found = {name: each.digest for name, each in self.issued.items()}
         demand(found == attested, "the credentials are not those that were attested")
         return f"{len(found)} credentials"
-
-    def _ends(self) -> list[tuple[str, int, str]]:
-        """Corpus, branch, and the last second of its use, where its credential's end gated it."""
-        ended = [each for each in self.gates if "since" in each]
-        return [(g["corpus"], g.get("branch", 0), just_before(g["since"])) for g in ended]
 
     def manifest(self) -> str:
         """7: an operator signed the manifest of what was read."""
@@ -850,11 +869,11 @@ class Checks:
         for leaf in self.leaves:
             for corpus in leaf.get("corpora", {}):
                 used.setdefault(corpus, set()).add(leaf.get("branch", 0))
-        mine = {
-            "attestation": {self.attested.digest},
-            "policy": {self.document["policy"]["digest"]},
-            "credential": {each.digest for each in self.issued.values()},
-            "corpus": set(self.issued),
+        mine: dict[str, dict[str, str | None]] = {  # what an entry can name → the corpus
+            "attestation": {self.attested.digest: None},
+            "policy": {self.document["policy"]["digest"]: None},
+            "credential": {each.digest: name for name, each in self.issued.items()},
+            "corpus": {name: name for name in self.issued},
         }
         lists: dict[str, dict[str, Any]] = {}
         given = {str(path): path.read_bytes() for path in self.given.revocations or ()}
@@ -878,12 +897,13 @@ class Checks:
                 for kind, known in mine.items():
                     if entry.get(kind) not in known:
                         continue
-                    named_corpus = self._corpus_of(kind, entry[kind])
+                    corpus = known[entry[kind]]
                     until = self.at if kind == "attestation" else run["finished"]
-                    if named_corpus in used:
-                        ends = {b: end for corpus, b, end in self._ends() if corpus == named_corpus}
-                        until = max(ends.get(branch, until) for branch in used[named_corpus])
-                    held = entry["since"] > until or (named_corpus and named_corpus not in used)
+                    ended = self.ends.get(corpus, {})
+                    until = max(
+                        [ended.get(each, until) for each in used.get(corpus, ())] or [until]
+                    )
+                    held = entry["since"] > until or (corpus and corpus not in used)
                     demand(held, f"{kind} {entry[kind]} was revoked from {entry['since']}")
                     later += 1
                 if entry.get("delegation"):
@@ -902,12 +922,6 @@ class Checks:
             return bool(least or hours)
         age = datetime.fromisoformat(self.at) - datetime.fromisoformat(given["issued"])
         return given["sequence"] < least or (hours is not None and age >= timedelta(hours=hours))
-
-    def _corpus_of(self, kind: str, named: str) -> str | None:
-        """The corpus that an entry of a revocation list is about, if it is about one."""
-        if kind == "credential":
-            return next((name for name, each in self.issued.items() if each.digest == named), None)
-        return named if kind == "corpus" else None
 
     def _lines(self, name: str) -> list[bytes]:
         """The lines of a governance file; of one that is absent, none."""
@@ -954,8 +968,9 @@ def steps(checks: Checks) -> Iterator[tuple[str, Callable[[], str]]]:
         yield name.replace("_", " "), getattr(checks, name)
 
 
-MALFORMED = (LookupError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError)
-"""What reading a document of another form raises."""
+UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError)
+UNREADABLE += (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+"""What reading a file, or a document of another form, raises."""
 
 
 def say(text: str) -> None:
@@ -989,11 +1004,8 @@ def main(words: list[str] | None = None) -> int:
     except DoesNotHold as error:
         say(f"{number:2} ✗ {error}")
         return 1
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        say(f"{number:2} ✗ it cannot be read: {error}")
-        return 1
-    except MALFORMED as error:
-        say(f"{number:2} ✗ a document is malformed: {type(error).__name__} {error}")
+    except UNREADABLE as error:
+        say(f"{number:2} ✗ it cannot be read: {type(error).__name__} {error}")
         return 1
     for each in left(checks):
         say(f"Left to govray verify: {each}.")

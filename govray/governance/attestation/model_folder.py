@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, overload
+from typing import Any, BinaryIO, overload
 
 from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats import canonical_json, signed_note, tensor_header
@@ -60,7 +60,7 @@ _PARTY = "([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
 _REPLAY = rf"{GOVERNANCE}/replay-{_PARTY}\.dsse\.json"
 _TIMESTAMP = rf"{GOVERNANCE}/timestamp-{_PARTY}\.tsr"
 
-NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
+NAMES: Mapping[str, Mapping[str, Any]] = {
     "reserved": {
         "folders": (ADAPTERS, GOVERNANCE, "ema"),
         "names": (CONFIG, LOADER_CONFIG, WEIGHTS),
@@ -68,30 +68,37 @@ NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "tensors": {"suffixes": (".safetensors", ".bin", ".pt", ".pth")},
     "outsiders": {"patterns": (_REPLAY, _TIMESTAMP, re.escape(WITNESSED))},
     "inert": {
-        "folders": (".git", ".cache/huggingface"),
-        "names": (
-            *(".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db"),
-            "copying.lesser",
-        ),
-        "suffixes": (
-            *(".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
-        ),
+        "names": (".gitattributes", ".gitignore", ".gitkeep", "cachedir.tag", "copying.lesser"),
+        "suffixes": (".md", ".rst", ".html", ".svg"),
         "texts": (
             *("readme", "license", "licence", "notice", "copying", "changelog", "authors"),
             *("contributing", "citation", "notes", "todo"),
         ),
+        "below": {".cache/huggingface/download": (".metadata", ".lock")},
+        "marks": {
+            **{".pdf": "255044462d", ".png": "89504e470d0a1a0a", ".gif": "47494638"},
+            **{".jpg": "ffd8ff", ".jpeg": "ffd8ff", ".webp": "52494646"},
+            ".ds_store": "0000000142756431",
+        },
     },
 }
 """What files are called, in small letters; the evidence pack's script gets this table.
-A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``."""
+A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``. ``below``: folder → suffixes
+that are inert there. ``marks``: suffix, or name, → the first bytes of its files, in hex. What has
+none is a text."""
 _RESERVED, _INERT = NAMES["reserved"], NAMES["inert"]
 _INERT_TEXT = re.compile(rf"({'|'.join(_INERT['texts'])})([-_][a-z0-9._-]+)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_ZIP_END, _ZIP_TAIL = b"PK\x05\x06", 65_557
+"""What the end of a zip archive begins with, and its most bytes. Python runs an archive whatever
+stands before it. Source: PKWARE's APPNOTE, section 4.3.16."""
 
 MAX_FILES = 10_000
 MAX_DEPTH = 8
 MAX_ENVELOPE = canonical_json.MAX_BYTES
 MAX_LINES = 1 << 30
 MAX_NOTE = signed_note.MAX_BYTES
+MAX_INERT = 64 << 20
 
 _CHUNK = 1 << 20
 
@@ -151,13 +158,32 @@ def inert(name: str) -> bool:
 
     Some tool may load or execute anything else: a pickle, a module, a tokenizer, a chat template,
     another format's weights, or an unknown kind. So the list is of what is known to be harmless.
+    A hidden folder is a folder like others. What git keeps there is not inert: it runs hooks, and
+    its objects may be anything.
     """
     path = PurePosixPath(name.casefold())
-    if any(path.is_relative_to(folder) for folder in _INERT["folders"]):
-        return True  # what git and the Hub's downloads keep beside a model
-    if path.name in _INERT["names"] or path.suffix in _INERT["suffixes"]:
+    if any(path.suffix in of and path.is_relative_to(at) for at, of in _INERT["below"].items()):
+        return True  # what the Hub's downloads keep beside a model
+    if path.name in _INERT["names"] or path.suffix in _INERT["suffixes"] or _mark(path):
         return True
     return path.suffix in ("", ".txt") and _INERT_TEXT.fullmatch(path.stem) is not None
+
+
+def reads_as_named(name: str, data: bytes) -> bool:
+    """Whether a file of an inert name has the content of its kind. That is text in UTF-8, or the
+    kind's first bytes with no archive behind. A pickle is no README, nor a zip archive a picture.
+    """
+    if (mark := _mark(PurePosixPath(name.casefold()))) is not None:
+        return not data or (data.startswith(mark) and _ZIP_END not in data[-_ZIP_TAIL:])
+    try:
+        return _CONTROL.search(data.decode()) is None
+    except UnicodeDecodeError:
+        return False
+
+
+def _mark(path: PurePosixPath) -> bytes | None:
+    mark = _INERT["marks"].get(path.suffix or path.name)
+    return None if mark is None else bytes.fromhex(mark)
 
 
 def check_name(name: str) -> str:
@@ -315,6 +341,14 @@ class Bundle:
         if b"" in lines:
             raise Malformed("an empty line", where=name)
         return lines
+
+    def inert(self, name: str) -> bool:
+        """Whether a file is inert by its name, and has the content of such a file."""
+        if not inert(name):
+            return False
+        with self._open(name) as file:
+            data = file.read(MAX_INERT + 1)
+        return len(data) <= MAX_INERT and reads_as_named(name, data)
 
     def sha256(self, name: str) -> str:
         """The SHA-256 of a file, 64 hex digits."""

@@ -27,8 +27,9 @@ from govray.governance.verify.envelope_steps import check_signatures
 
 def check_files(
     folder: Bundle, attested: Verified[Attestation], allowed: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, TensorFile]]:
-    """Every file has its digest; returns the files not covered, and the tensor files by name.
+) -> tuple[dict[str, bool], dict[str, TensorFile]]:
+    """Every file has its digest; returns the files not covered, each with whether it is inert, and
+    the tensor files by name.
 
     Args:
         allowed: Globs of files that may be there without being attested.
@@ -97,6 +98,7 @@ def check_files(
     others = [n for n in present if n not in digests and n != model_folder.ATTESTATION]
     others = [n for n in others if not model_folder.by_outsiders(n)]  # steps 14 to 16
     attested_names = {name.casefold() for name in digests}
+    uncovered: dict[str, bool] = {}
     for name in others:
         if model_folder.reserved(name) or name.casefold() in attested_names:
             raise Refused(
@@ -104,7 +106,8 @@ def check_files(
                 where=name,
                 do="Remove it, or get the folder from its source again.",
             )
-        if not model_folder.inert(name) and not any(matches(glob, name) for glob in allowed):
+        uncovered[name] = folder.inert(name)
+        if not uncovered[name] and not any(matches(glob, name) for glob in allowed):
             raise Refused(
                 "a loader may load or execute this file, and the attestation does not cover it",
                 where=name,
@@ -112,7 +115,7 @@ def check_files(
                 "govray verify, trace, cosign and adapter take --allow-uncovered GLOB. Whatever "
                 "else reads model folders takes no exception.",
             )
-    return tuple(others), weights
+    return uncovered, weights
 
 
 def _times(attestation: Attestation) -> tuple[datetime, datetime]:

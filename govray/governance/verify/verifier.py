@@ -90,8 +90,9 @@ class VerifiedModel:
 
     Attributes:
         digest: Of the attestation's statement.
-        uncovered: Files of the folder that the attestation says nothing about: of the kinds that
-            no loader reads, or allowed by the caller.
+        uncovered: Files of the folder that the attestation says nothing about: inert, or allowed
+            by the caller.
+        loadable: Those of them that a loader may load or execute.
         signer: Name of the operator authority that signed.
         checked: What was read of the manifest's records.
         routes: Corpus → route, and the fallbacks.
@@ -114,6 +115,7 @@ class VerifiedModel:
     digest: str
     subjects: tuple[Subject, ...]
     uncovered: tuple[str, ...]
+    loadable: tuple[str, ...]
     signer: str
     keyids: frozenset[str]
     trust_root: TrustState
@@ -366,13 +368,14 @@ def _verify(
         )
     with _step(steps.EXECUTION):
         check_execution(attestation, attestation.execution, at)
-    _check_asked(asked, folder, uncovered)
+    _check_asked(asked, folder, [*uncovered])
     return VerifiedModel(
         path=folder.root,
         attestation=attestation,
         digest=attested.digest,
         subjects=attested.subjects,
-        uncovered=uncovered,
+        uncovered=tuple(uncovered),
+        loadable=tuple(name for name, inert in uncovered.items() if not inert),
         signer=attested.authority.name,
         keyids=attested.keyids,
         trust_root=whole,

@@ -22,6 +22,7 @@ from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import Revocation, RevocationList
 from govray.governance.verify.verifier import verify
 from tests.support.pack_tables import tables
+from tests.support.uncovered import CONTENTS, HARMLESS, LOADABLE, content
 from tests.support.world import AT, World
 
 TIME = "2026-11-20T00:00:00Z"
@@ -203,8 +204,11 @@ def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
 def test_the_script_has_the_verifiers_tables() -> None:
     """It imports nothing of govray. `python -m tests.support.pack_tables` writes them."""
     assert tables() == verify_evidence.TABLES
-    for name in ("README.md", "docs/a.TXT", "LICENSE-2.0", "tokenizer.json", "sub/.git/x", "x."):
-        assert verify_evidence.inert(name) == model_folder.inert(name)
+    for name in (*LOADABLE, *HARMLESS, "docs/a.TXT", "LICENSE-2.0", "sub/.git/x", "x."):
+        assert verify_evidence.inert(name) == model_folder.inert(name), name
+        for data in (*CONTENTS, content(name)):
+            same = model_folder.reads_as_named(name, data)
+            assert verify_evidence.reads_as_named(name, data) == same, (name, data)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_no_pack_takes_more_than_its_limits_or_ends_in_a_traceback(
     assert "what is no file" in told(capsys, changed.open)[1]
     (changed.open / "pipe").unlink()
     monkeypatch.setattr(verify_evidence.Checks, "contents", lambda _: str(int(float("1e999"))))
-    assert told(capsys, changed.open)[1].startswith(" 1 ✗ a document is malformed: OverflowError")
+    assert told(capsys, changed.open)[1].startswith(" 1 ✗ it cannot be read: OverflowError")
 
 
 def test_lists_of_revocations_are_packed_and_obeyed(tmp_path: Path) -> None:

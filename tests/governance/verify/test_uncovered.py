@@ -9,7 +9,15 @@ import pytest
 from govray.errors import VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import verify
-from tests.support.uncovered import FOLDERS, HARMLESS, LOADABLE
+from tests.support.uncovered import (
+    ARCHIVE,
+    FOLDERS,
+    HARMLESS,
+    LOADABLE,
+    MARKS,
+    PICKLE,
+    content,
+)
 from tests.support.world import AT, World, write
 
 
@@ -41,8 +49,34 @@ def test_what_is_harmless_is_told_and_passes(world: World, model: Path) -> None:
     # Some of these are one file where the file system knows no case.
     named = [name for name in HARMLESS if name not in ("readme.md", "Readme")]
     for name in named:
-        write(model / name, b"x")
-    assert verify(model, trust_root=world.root, at=AT).uncovered == tuple(sorted(named))
+        write(model / name, content(name))
+    found = verify(model, trust_root=world.root, at=AT)
+    assert (found.uncovered, found.loadable) == (tuple(sorted(named)), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("README.md", ARCHIVE),
+        ("README.md", b"# A model\n" + ARCHIVE),
+        ("notes.txt", PICKLE),
+        (".gitattributes", ARCHIVE),
+        ("plot.png", ARCHIVE),
+        ("plot.png", MARKS[".gif"]),
+        ("plot.png", MARKS[".png"] + ARCHIVE),
+        ("card.md", b"x" * (model_folder.MAX_INERT + 1)),
+    ],
+)
+def test_a_harmless_name_hides_no_other_content(
+    world: World, model: Path, name: str, data: bytes
+) -> None:
+    write(model / name, content(name))
+    verify(model, trust_root=world.root, at=AT)  # control
+    write(model / name, data)
+    with pytest.raises(VerificationFailed, match=r"step 4 \(files\): .*load or execute"):
+        verify(model, trust_root=world.root, at=AT)
+    found = verify(model, trust_root=world.root, at=AT, allow_uncovered=[name])
+    assert found.loadable == (name,)
 
 
 def test_each_file_that_may_be_loaded_has_to_be_allowed(world: World, model: Path) -> None:
