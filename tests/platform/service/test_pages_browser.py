@@ -7,7 +7,7 @@ import json
 from urllib.parse import quote_plus
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.support.queue_shown import WHY_NOT
 from tests.support.shown import RECORD
@@ -65,6 +65,25 @@ def test_a_models_page_is_short_and_its_chart_says_what_it_draws(site: Site) -> 
                     "e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a"
                 )
                 assert high >= 10, f"{said} is {high} pixels high at {width}"
+
+
+def test_a_table_that_goes_on_has_a_shadow_on_that_side(site: Site) -> None:
+    def shadows(page: Page, left: int, *wanted: float) -> None:
+        page.wait_for_function(
+            """([left, wanted]) => {
+              const table = document.querySelector(".scroll:has(table.heat)");
+              table.scrollLeft = left;
+              const shadow = (side) => Number(getComputedStyle(table, side).opacity);
+              return `${["::before", "::after"].map(shadow)}` === wanted;
+            }""",
+            arg=[left, ",".join(map(str, wanted))],
+        )
+
+    for width, places in ((390, ((0, 0, 1), (60, 1, 1), (9999, 1, 0))), (1200, ((0, 0, 0),))):
+        with reading(site, width=width) as page:
+            settled(page, site.open + paths(site)["memorization"])
+            for place in places:
+                shadows(page, *place)
 
 
 def test_the_digest_of_a_policy_leads_to_its_rules(site: Site) -> None:

@@ -21,7 +21,7 @@ from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
 from govray.platform.store.registry import register
 from tests.support.gates import SHIPPED, gated
-from tests.support.people import NOW, Service, serve
+from tests.support.people import NOW, PAGE, Service, serve
 from tests.support.world import World
 
 FIRST = "2026-11-16T00:00:00Z"
@@ -80,7 +80,13 @@ def test_staleness_shows_and_a_revoked_model_is_not_promoted(
         def promote(stage: str = "staging"):  # type: ignore[no-untyped-def]
             return engineer.post("/v1/models/gpt/versions/1.0.0:promote", json={"stage": stage})
 
+        def verdict(kind: str = "admin") -> str:
+            page = service.client(kind, **PAGE).get("/models/gpt/1.0.0").text
+            return page.partition("<h1>")[2].partition("That is this server")[0]
+
         # Stale: everywhere, never silently.
+        assert "</span>NOT CHECKED</span>" in verdict()
+        assert "older than list 2" in verdict()
         answer = public.get("/v1/health")
         assert answer.json()["revocations"] == "couldNotCheck"
         assert answer.headers["govray-revocations"] == "could-not-check"
@@ -107,6 +113,10 @@ def test_staleness_shows_and_a_revoked_model_is_not_promoted(
         assert "govray-revocations" not in answer.headers
         [item] = public.get("/v1/attestations").json()["items"]
         assert item["revoked"] == FIRST
+        assert "</span>REFUSED</span>" in verdict()
+        assert "an adapter was removed" in verdict()
+        assert "</span>REFUSED</span>" in verdict("public")
+        assert "an adapter was removed" not in verdict("public")
         check = public.post("/v1/attestations:verify", content=envelope).json()
         assert check["outcome"] == "failed"
         assert check["steps"][12]["status"] == "failed"
@@ -117,6 +127,7 @@ def test_staleness_shows_and_a_revoked_model_is_not_promoted(
         # Fresh, and not revoked.
         feed.write_bytes(listed(world, sequence=3))
         assert public.get("/v1/attestations").json()["items"][0]["revoked"] is None
+        assert "</span>VERIFIED</span>" in verdict()
         check = public.post("/v1/attestations:verify", content=envelope).json()
         assert check["outcome"] == "partlyChecked"
         assert "revocation" not in promote().text

@@ -283,8 +283,11 @@ def curves(lines: Lines) -> list[Curve]:
 def loss_curve(session: Session, runs: Sequence[Run]) -> Curve | None:
     """The loss of one run, also where it was validated; of several the training loss of those
     whose last one is least, at most `MOST_LINES`."""
-    least = sorted((run for run in runs if run.loss is not None), key=lambda run: run.loss or 0)
-    ids = [run.id for run in least[:MOST_LINES]]
+
+    def last(run: Run) -> float:
+        return run.loss if run.loss is not None and math.isfinite(run.loss) else math.inf
+
+    ids = [run.id for run in sorted(runs, key=last)[:MOST_LINES]]
     if not ids:
         return None
     groups = ("training", "validation") if len(ids) == 1 else ("training",)
