@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -86,12 +87,28 @@ class Forward:
         for group, names in adapters.groups.items():
             adapter = group.removeprefix(ADAPTER)
             self._reached[adapter] = base | {name: parameters[name] for name in names}
-        self._adapters = adapters
+        self.adapters = adapters
         self._keyed = keyed
         self._tried: set[str] = set()
         if "torch._dynamo" in sys.modules:
             # A graph from before knows of no hook that was put in since: torch doesn't look.
             torch.compiler.reset()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes in float32 or float64, as far as is known from outside."""
+        parameters = self._reached[None].values()
+        return not self._autocast and all(p.element_size() > 3 for p in parameters)
+
+    def exact(self, parameters: Mapping[int, nn.Parameter]) -> Forward:
+        """The same without autocast, over parameters that stand in for its own, by their ``id``."""
+        other = copy(self)
+        other._autocast, other._tried = False, set()
+        other._reached = {
+            adapter: {name: parameters.get(id(p), p) for name, p in held.items()}
+            for adapter, held in self._reached.items()
+        }
+        return other
 
     def reached(self, passes: Iterable[Pass]) -> dict[str, nn.Parameter]:
         """Every parameter that these passes could write a gradient to, and the base model's."""
@@ -124,7 +141,7 @@ class Forward:
         with (
             lost_gradients_refused() if untried else nullcontext(),
             permitted(self._reached[each.adapter], {**each.weights, **reached}),
-            self._adapters.active(each.adapter),
+            self.adapters.active(each.adapter),
             self._keyed.rows(step, each.rows, keys),
             unchanged_buffers(self._model),
             self._slices(each),

@@ -66,6 +66,47 @@ def adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def _what_is_missing(model: nn.Module) -> tuple[str, str]:
+    """Why no layer of a model takes an adapter, and what to do."""
+    inside = {
+        fqn: module
+        for parent, parts in model.named_modules()
+        if isinstance(parts, nn.ModuleList)
+        for fqn, module in parts.named_modules(prefix=parent)
+        if not isinstance(module, nn.ModuleList)
+    }
+    for fqn, module in model.named_modules():
+        if _is_quantised(module):
+            kind = f"{type(module).__module__}.{type(module).__qualname__}"
+            return f"{fqn} ({kind}) is quantised", "Load the model's full weights"
+    for fqn, module in inside.items():
+        if isinstance(module, nn.Linear):
+            return (
+                f"{fqn} is a {type(module).__name__}, and a subclass of nn.Linear may compute "
+                "something that an adapter does not fit",
+                "Use nn.Linear itself",
+            )
+    kinds = sorted({type(each).__name__ for each in inside.values() if [*each.parameters(False)]})
+    if not kinds:
+        return "no nn.ModuleList has parameters", "Keep the repeated blocks in an nn.ModuleList"
+    return (
+        f"the model's nn.ModuleLists hold no linear layer, but {', '.join(kinds)}, and adapters "
+        "are built for nn.Linear alone",
+        "Let a block have a linear layer",
+    )
+
+
+def _is_quantised(module: nn.Module) -> bool:
+    """Whether it holds weights as integers, or as torch packs them."""
+    if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")):
+        return True
+    held = (*module._parameters.values(), *module._buffers.values())
+    integers = (torch.int8, torch.uint8, torch.int32)
+    return any(
+        each is not None and each.dim() > 1 and each.dtype in integers for each in held
+    ) and not any(each is not None and each.is_floating_point() and each.dim() > 1 for each in held)
+
+
 def is_conv1d(module: nn.Module) -> bool:
     """Whether this is transformers' ``Conv1D``: a linear layer whose weight is (in, out).
     Known by its class name and attributes, so that nothing here imports transformers."""
@@ -129,10 +170,11 @@ class Adapters:
     def __init__(self, model: nn.Module, ranks: Mapping[str, int], *, seed: int) -> None:
         layers = adapted_layers(model)
         if ranks and not layers:
+            what, do = _what_is_missing(model)
             raise UsageError(
-                "the model has no linear layer inside an nn.ModuleList, so nothing to adapt",
+                f"{what}, so there is nothing to adapt",
                 where=type(model).__name__,
-                do="Keep the repeated blocks in an nn.ModuleList, or use a profile without adapter",
+                do=f"{do}, or use a profile without adapter",
             )
         for name, rank in ranks.items():
             if rank < 1:
@@ -187,6 +229,18 @@ class Adapters:
                 yield
         finally:
             self._active, self._whole = before, None
+
+    @contextmanager
+    def replaced(
+        self, name: str, stand_in: Callable[[nn.Parameter], nn.Parameter]
+    ) -> Iterator[None]:
+        """Inside, others stand in for an adapter's parameters."""
+        before = self._require(name)
+        self._pairs[name] = {fqn: (stand_in(a), stand_in(b)) for fqn, (a, b) in before.items()}
+        try:
+            yield
+        finally:
+            self._pairs[name] = before
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:

@@ -63,14 +63,16 @@ class WeightWatch:
         self._optimizer = optimizer
         self._allowed: set[str] = set()
         self._modules = [vars(module) for module in model.modules()]
+        # A tied parameter has the name and place that it has first, as in `named_parameters`.
         places = {
-            f"{fqn}.{name}" if fqn else name: (held, name)
-            for fqn, module in model.named_modules()
+            id(tensor): (f"{fqn}.{name}" if fqn else name, held, name)
+            for fqn, module in reversed([*model.named_modules()])
             for held in (module._parameters, module._buffers)
             for name, tensor in held.items()
             if tensor is not None
         }
-        self._names, self._places = list(places), list(places.values())
+        self._names = [name for name, _, _ in places.values()]
+        self._places = [(held, name) for _, held, name in places.values()]
         self._base: State | None = None
         self._adapters: dict[str, int] = {}
         self._steps = 0

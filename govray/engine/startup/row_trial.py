@@ -7,7 +7,7 @@ at each 512th. Data may take another branch by then. What must hold:
 
 1. Nothing stays behind: parameters and buffers are the same tensors with the same content,
    generators and the attributes of modules are as they were.
-2. The same row gives the same loss again.
+2. The same row gives the same loss again, and leaves the same in modules.
 3. A row gives the same loss and the same gradient alone, among others, and in another order. The
    bound of losses is √ε, with ε of the coarsest dtype inside the loss (``precision.py``). That of
    gradients is each parameter's own: it rests on its repetitions (``gradient_gap.py``).
@@ -15,6 +15,11 @@ at each 512th. Data may take another branch by then. What must hold:
 Where the loss draws from torch's, Python's or numpy's global generator, a row meets other draws in
 another place. Then each row stays in its place, and meets the same draws there. The others are
 exchanged, and its loss and gradient must stay.
+
+It computes in float32 at least, whatever the run's precision: bfloat16 hides what couples rows.
+Where the loss still computes in a half precision, it is tried in float64 too, which autocast leaves
+alone. If it can't compute so, the run's own precision has to do. The first rows of a stream are
+compared with drawn weights too: what acts on no loss yet, or hardly, acts there.
 
 What ``torch.compile`` has in hand runs without a graph in the trial, which would need more
 graphs than training.
@@ -26,7 +31,7 @@ Invariants: the trial changes no number. It writes no weight, restores every gen
 leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
 
 A difference below rounding is not seen. Neither is one that comes from a branch that these rows do
-not take, or from a layer without effect on the loss yet.
+not take.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -48,6 +53,7 @@ from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.rng_state import generators
+from govray.engine.startup.exact_weights import Make, drawn, in_dtype, other_weights
 from govray.engine.startup.model_state import Held, attributes, changed, held
 from govray.engine.steps.routed import Routed
 from govray.engine.steps.row_difference import REPEATED, apart, due_again, mixed_rows
@@ -87,6 +93,7 @@ class StartupTrial:
         # What gradients were compared of: base parameters, and whether of an adapter.
         self._compared: set[str] = set()
         self._compared_adapter = False
+        self._drawn: set[str] = set()
         self._looked_at_content = False
 
     def __call__(self, parts: Sequence[MicroBatch], step: int, loss_fn: LossFn) -> None:
@@ -101,11 +108,12 @@ class StartupTrial:
         own = {s: sum(len(p.positions) for p in parts if p.route == s) for s in due}
         if not due:
             return
-        with without_graphs(), self._nothing_left_behind(due):
+        with without_graphs(), _no_other_generator():
             # Those that may update most come first: the others have less to compare then.
             for stream in sorted(due, key=lambda s: (-len(self._routed[s].weights), s)):
                 rows = self._compare(stream, due[stream], own[stream], step, loss_fn)
                 self._rows_tried[stream] = self._most if rows > 1 else 1
+        self._looked_at_content = True
 
     def _forget_some(self, streams: Set[str]) -> None:
         """Of these streams of a step, what was found of those that are to be tried again."""
@@ -123,19 +131,58 @@ class StartupTrial:
         self, stream: str, rows: Sequence[MicroBatch], own: int, step: int, loss_fn: LossFn
     ) -> int:
         """Compare the stream's rows, those of others only if the loss takes them; how many."""
-        trial = _Comparison(self, stream, rows, step, loss_fn)
         try:
-            trial.run()
+            self._compare_exactly(stream, rows, step, loss_fn)
         except GovrayError:
             raise
         except Exception:
             if own >= len(rows):
                 raise
             # A loss may know its stream by what stands in the rows; its own are enough.
-            trial.drop_gradients()
             rows = rows[:own]
-            _Comparison(self, stream, rows, step, loss_fn).run()
+            self._compare_exactly(stream, rows, step, loss_fn)
         return len(rows)
+
+    def _compare_exactly(
+        self, stream: str, rows: Sequence[MicroBatch], step: int, loss_fn: LossFn
+    ) -> None:
+        """Compare rows in float32 at least, with the run's weights and, at first, with others."""
+
+        def compare(make: Make | None, most: int = _LATER_ROWS) -> _Comparison:
+            content = not self._looked_at_content and most > 2
+            chosen = [_with(row, make) for row in rows[:most]]
+            with (
+                nullcontext(self._forward)
+                if make is None
+                else other_weights(self._model, self._forward, self._routed[stream].adapter, make)
+            ) as forward:
+                trial = _Comparison(self, forward, stream, chosen, step, loss_fn, found)
+                try:
+                    with self._nothing_left_behind(forward, self._pass(chosen[:1]), content=content):
+                        trial.run()
+                finally:
+                    trial.drop_gradients()
+            return trial
+
+        found: _Comparison | None = None
+        finest = torch.float32
+        try:
+            found = compare(in_dtype(finest))
+        except GovrayError:
+            raise
+        except Exception:  # it may cast by itself, or lack the memory
+            if self._forward.is_exact:
+                raise
+            compare(None)
+            return
+        with _errors_pass():
+            if found.halves:
+                compare(in_dtype(torch.float64))
+                finest = torch.float64
+        with _errors_pass():
+            if found.deep and stream not in self._drawn:
+                self._drawn.add(stream)
+                compare(drawn(finest), 2)
 
     def _due(self, parts: Sequence[MicroBatch]) -> dict[str, list[MicroBatch]]:
         """Of each stream here: some rows, own ones first, then others of the same shapes."""
@@ -153,30 +200,20 @@ class StartupTrial:
         return rows
 
     @contextmanager
-    def _nothing_left_behind(self, due: Mapping[str, Sequence[MicroBatch]]) -> Iterator[None]:
-        content = not self._looked_at_content
-        passes = [self._pass(rows[:1]) for rows in due.values()]
-        before = self._tensors(passes, content=content)
-        devices = _device_generators()
+    def _nothing_left_behind(
+        self, forward: Forward, each: Pass, *, content: bool
+    ) -> Iterator[None]:
+        before = self._tensors(forward, each, content=content)
         yield
-        after = self._tensors(passes, content=content)
-        for name, each in before.items():
-            if what := each.difference(after.get(name)):
+        after = self._tensors(forward, each, content=content)
+        for name, one in before.items():
+            if what := one.difference(after.get(name)):
                 _refuse_kept(f"the forward pass {what} {name}", self._module_of(name))
-        # A device that the loss was the first to use had no state before.
-        for place, (one, other) in enumerate(zip(devices, _device_generators(), strict=False)):
-            if not torch.equal(one, other):
-                _refuse_kept(
-                    f"the loss draws from the generator of device {place}, which is not the "
-                    "current one, so streams would share it",
-                    "loss_fn",
-                )
-        self._looked_at_content = True
 
-    def _tensors(self, passes: Sequence[Pass], *, content: bool) -> dict[str, Held]:
+    def _tensors(self, forward: Forward, each: Pass, *, content: bool) -> dict[str, Held]:
         # Afresh, for a module may hold another parameter by then.
         found = dict(self._model.named_parameters())
-        found |= {n: p for n, p in self._forward.reached(passes).items() if n not in found}
+        found |= {n: p for n, p in forward.reached([each]).items() if n not in found}
         buffers = {f"buffer {name}": buffer for name, buffer in self._model.named_buffers()}
         parameters = {f"parameter {name}": tensor for name, tensor in found.items()}
         return held(parameters, content=content) | held(buffers)
@@ -196,12 +233,15 @@ class _Comparison:
     def __init__(
         self,
         trial: StartupTrial,
+        forward: Forward,
         stream: str,
         rows: Sequence[MicroBatch],
         step: int,
         loss_fn: LossFn,
+        earlier: _Comparison | None,
     ) -> None:
         self._trial = trial
+        self._forward = forward
         self._stream = stream
         self._rows = rows
         self._step = step
@@ -212,14 +252,22 @@ class _Comparison:
         base = dict(trial._model.named_parameters())
         self._learning = {
             name: parameter
-            for name, parameter in trial._forward.reached([trial._pass(rows[:1])]).items()
+            for name, parameter in forward.reached([trial._pass(rows[:1])]).items()
             if name in routed.weights
         }
         self._own = {name for name in self._learning if name in base}
         self._adapts = len(self._own) < len(self._learning)
-        self._deep = not self._own <= trial._compared or (
-            self._adapts and not trial._compared_adapter
+        self.deep = (
+            earlier.deep
+            if earlier
+            else not self._own <= trial._compared
+            or (self._adapts and not trial._compared_adapter)
         )
+
+    @property
+    def halves(self) -> bool:
+        """Whether some of the loss was computed in a half precision."""
+        return any(dtype.itemsize < 4 for dtype in self._dtypes)
 
     def run(self) -> None:
         together = tuple(range(len(self._rows)))
@@ -232,7 +280,7 @@ class _Comparison:
             self._compare_in_place(together, losses)
         else:
             self._compare_alone(together, losses, gradients, noise)
-        if self._deep:
+        if self.deep:
             self._trial._compared |= self._own
             self._trial._compared_adapter |= self._adapts
 
@@ -245,12 +293,12 @@ class _Comparison:
         # Twice, for what a forward sets anew each time, such as the number of rows, is no state.
         for factor in REPEATED:
             kept = attributes(model)
-            again, found = self._pass(order, factor=factor, backward=self._deep)
+            again, found = self._pass(order, factor=factor, backward=self.deep)
             repeated.append(found)
         after = attributes(model)
         if changed(kept, after):
             # Once more, for what a backward leaves, such as the last gradient, has its factor.
-            self._pass(order, factor=factor, backward=self._deep)
+            self._pass(order, factor=factor, backward=self.deep)
             kept, after = after, attributes(model)
         if key := changed(kept, after):
             where, _ = key
@@ -259,7 +307,7 @@ class _Comparison:
                 where or type(model).__name__,
             )
         self._require_same_again(order, losses[0], again[0])
-        return rounding(gradients, repeated) if self._deep else {}
+        return rounding(gradients, repeated) if self.deep else {}
 
     def _compare_alone(
         self,
@@ -269,25 +317,25 @@ class _Comparison:
         noise: Mapping[str, float],
     ) -> None:
         """Each row by itself, against all of them in two orders."""
-        alone = [self._losses((row,), backward=self._deep)[0] for row in together]
+        alone = [self._losses((row,), backward=self.deep)[0] for row in together]
         expected = self._taken()
         turned = (together[-1], *together[:-1])
         for order, (found, took) in (
             (together, (losses, gradients)),
-            (turned, self._pass(turned, backward=self._deep)),
+            (turned, self._pass(turned, backward=self.deep)),
         ):
             for place, row in enumerate(order):
                 self._require_independent((row,), 0, alone, order, place, found)
-            if self._deep:
+            if self.deep:
                 self._require_equal(expected, took, noise)
 
     def _compare_in_place(self, together: Sequence[int], losses: Sequence[float]) -> None:
         """Each row where it is, so that it meets the same draws, beside other rows."""
         for place in together:
             order = tuple(row if row == place else (row + 1) % len(together) for row in together)
-            found, took = self._pass(order, backward=self._deep, only=place)
+            found, took = self._pass(order, backward=self.deep, only=place)
             self._require_independent(together, place, losses, order, place, found)
-            if self._deep:
+            if self.deep:
                 expected, *repeated = (
                     self._pass(together, backward=True, only=place, factor=factor)[1]
                     for factor in (1.0, *REPEATED)
@@ -318,7 +366,7 @@ class _Comparison:
         if self._draws:  # what is drawn belongs to a place: generators are seeded by positions
             places = zip(rows, self._rows, strict=False)
             rows = [replace(row, positions=there.positions) for row, there in places]
-        with self._trial._forward(self._trial._pass(rows), self._step, self._watched) as parts:
+        with self._forward(self._trial._pass(rows), self._step, self._watched) as parts:
             sums = [part.sum for part in parts]
             self._dtypes.update(each.dtype for each in sums)
             if backward:
@@ -420,6 +468,38 @@ def _alike(part: MicroBatch, other: MicroBatch) -> bool:
         and tensor.device == other.tensors[name].device
         for name, tensor in part.tensors.items()
     )
+
+
+def _with(row: MicroBatch, make: Make | None) -> MicroBatch:
+    """A row whose numbers have the dtype of the weights."""
+    if make is None:
+        return row
+    return replace(row, tensors={name: make(tensor) for name, tensor in row.tensors.items()})
+
+
+@contextmanager
+def _errors_pass() -> Iterator[None]:
+    """What a model can't compute with other weights says nothing about it."""
+    try:
+        yield
+    except GovrayError:
+        raise
+    except Exception:
+        return
+
+
+@contextmanager
+def _no_other_generator() -> Iterator[None]:
+    before = _device_generators()
+    yield
+    # A device that the loss was the first to use had no state before.
+    for place, (one, other) in enumerate(zip(before, _device_generators(), strict=False)):
+        if not torch.equal(one, other):
+            _refuse_kept(
+                f"the loss draws from the generator of device {place}, which is not the "
+                "current one, so streams would share it",
+                "loss_fn",
+            )
 
 
 def _device_generators() -> list[Tensor]:
