@@ -17,7 +17,7 @@ __all__ = ["preview", "recipe"]
 
 def preview(file: SearchFile) -> Preview:
     """What runs, exactly: no trial goes on before its rung is complete."""
-    return halving(file, "conservative")
+    return halving(file, "conservative", synchronous=True)
 
 
 def recipe(file: SearchFile, concurrent: int) -> Recipe:

@@ -40,6 +40,7 @@ def tune(
     file = read_search(config, overrides or ())
     preview = load_searcher(file.search.searcher).preview(file)
     if not dry_run:
+        preview.require_method()
         from govray.cli.search_view import search
 
         search(file, new=new)
@@ -67,13 +68,14 @@ def _print_preview(file: SearchFile, preview: Preview) -> None:
         brackets.row(str(number), f"{bracket.trials:,}", steps)
     print_table(brackets)
     line()
-    ends = table("end at step", "trials", "steps", right=("end at step", "trials", "steps"))
+    ends = table("end at step", "as planned", "steps", right=("end at step", "as planned", "steps"))
     for step, trials in preview.ends.items():
         ends.row(f"{step:,}", f"{trials:,}", f"{step * trials:,}")
     print_table(ends)
     line()
-    share = preview.budget / preview.most
-    line(f"Budget {preview.budget:,} steps, {share:.0%} of {preview.most:,} if none ends early")
+    line(f"Budget {preview.expected:,} steps as expected, {preview.most:,} at most if none fails")
+    if preview.void is not None:
+        line(f"Refused as {search.searcher}: {preview.void}")
     for number, point in enumerate(preview.points):
         field(f"trial {number}", "  ".join(f"{name}={_short(v)}" for name, v in point.items()))
 

@@ -8,13 +8,9 @@ values a little. Ray's class decides who does, and these things differ here:
   searcher.
 * Which of the best a trial takes over, and how values change, is drawn from the search's seed, the
   trial's number and its step. So equal reports in equal order lead to equal exploits.
-* Every trial can be taken over, from its last comparison on. In Ray's class only those can that
-  were among the best when they reported themselves. One that comes to be among the best because
-  another ends or falls behind had nothing to give, and the exploit was left out. In the paper every
-  member shares its weights.
-* A trial is paused only where there is less room than trials. Then one that is ahead lets the one
-  behind run, interval by interval, so that nobody waits for the whole of another. A pause costs a
-  restart.
+* Trials are compared together, at one step, whatever the room: each waits, paused, until all that
+  live have come as far. So short trials that run one after another still are a population. The
+  last to arrive goes on in its room, and each other one costs a restart.
 
 Invariant: values change on the donor's branch, in their ranges, and a choice of `OneOf` not at all.
 The recipe refuses names that may not change.
@@ -57,11 +53,13 @@ class Population(PopulationBasedTraining):
             perturbation_interval=interval,
             hyperparam_mutations=domains(space),
             log_config=False,
+            synch=True,
         )
         self._space = space
         self._seed = seed
         self._points = points
         self._numbers: dict[str, int] = {}  # trials, in the order in which they were drawn
+        self._gone: set[Trial] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         self._points.wake(trial.trial_id)
@@ -69,38 +67,43 @@ class Population(PopulationBasedTraining):
         self._trial_state[trial] = _PBTTrialState(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Ray's decision, with a pause only if another trial is behind and waits."""
+        """A pause until all have come as far; then the comparison, in which Ray may pause it."""
         if INVALID in result:
+            self._leave(tune_controller, trial)
             return str(TrialScheduler.STOP)
         if ENDED in result:
             return str(TrialScheduler.CONTINUE)  # Ray ends it with its next result
-        if int(result[TIME]) % int(self._perturbation_interval):
+        step, state = int(result[TIME]), self._trial_state[trial]
+        if step % int(self._perturbation_interval) or step <= state.last_perturbation_time:
             return str(TrialScheduler.CONTINUE)  # a commit that no other trial may take over
-        compared = self._trial_state[trial].last_perturbation_time
-        decision = str(super().on_trial_result(tune_controller, trial, result))
-        if self._trial_state[trial].last_perturbation_time == compared:
-            return decision  # not compared this time
-        behind = self._somebody_behind(tune_controller, trial)
-        if behind:
-            self._points.pause(trial.trial_id)
-        if decision == TrialScheduler.NOOP:
-            return decision  # it has taken over another's state, for which Ray has paused it
-        return str(TrialScheduler.PAUSE if behind else TrialScheduler.CONTINUE)
+        self._save_trial_state(state, step, result, trial)
+        self._compare(tune_controller)
+        if trial.status != Trial.PAUSED and not self._waits(trial):
+            return str(TrialScheduler.CONTINUE)
+        self._points.pause(trial.trial_id)
+        # One that has taken over another's state is paused by Ray already.
+        return str(TrialScheduler.NOOP if trial.status == Trial.PAUSED else TrialScheduler.PAUSE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        self._leave(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        self._leave(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self._leave(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """New trials first, then those that are furthest behind, as far as there is room."""
+        """New trials first, then those that wait for nobody, as far as there is room."""
         trials = tune_controller.get_trials()
-        pending = [trial for trial in trials if trial.status == Trial.PENDING]
-        if pending:
+        if pending := [trial for trial in trials if trial.status == Trial.PENDING]:
             return self._furthest_behind(pending)
+        self._compare(tune_controller)  # the last point may have been invalid
         running = sum(trial.status == Trial.RUNNING for trial in trials)
-        paused = [trial for trial in trials if trial.status == Trial.PAUSED]
-        if self._points.wanted:
-            # Ray pauses a trial that takes another over: it goes on in the room that it had.
-            paused = [trial for trial in paused if self._points.holds_room(trial.trial_id)]
-        if not paused or running >= self._points.concurrent:
+        ready = [t for t in trials if t.status == Trial.PAUSED and not self._waits(t)]
+        if not ready or running >= self._points.concurrent:
             return None
-        chosen = self._furthest_behind(paused)
+        chosen = self._furthest_behind(ready)
         self._points.wake(chosen.trial_id)
         return chosen
 
@@ -113,17 +116,35 @@ class Population(PopulationBasedTraining):
             ),
         )
 
-    def _somebody_behind(self, tune_controller: Any, trial: Trial) -> bool:
-        """Whether a trial that has done fewer steps, or is still to be drawn, lacks the room."""
-        own = self._trial_state[trial].last_train_time
-        others = [other for other in tune_controller.get_trials() if other is not trial]
-        active = [each for each in others if each.status in (Trial.PENDING, Trial.RUNNING)]
-        if len(active) + 1 < self._points.concurrent:
-            return False
-        paused = [each for each in others if each.status == Trial.PAUSED]
-        return self._points.wanted or any(
-            self._trial_state[each].last_train_time < own for each in paused
-        )
+    def _waits(self, trial: Trial) -> bool:
+        """Whether it has come to a comparison, and others have not."""
+        state = self._trial_state[trial]
+        return bool(state.last_train_time > state.last_perturbation_time)
+
+    def _leave(self, tune_controller: Any, trial: Trial) -> None:
+        """A trial ends, so nobody waits for it."""
+        self._gone.add(trial)
+        self._compare(tune_controller)
+
+    def _compare(self, tune_controller: Any) -> None:
+        """Compare all that live, if all wait; the best first, since the others take from them."""
+        trials = tune_controller.get_trials()
+        living = [each for each in trials if each not in self._gone and not each.is_finished()]
+        if not living or self._points.wanted or not all(map(self._waits, living)):
+            return
+        steps = {self._trial_state[each].last_train_time for each in living}
+        if behind := [
+            each for each in living if self._trial_state[each].last_train_time < max(steps)
+        ]:
+            # The search goes on after a stop: these were compared before, with the ones ahead.
+            for each in behind:
+                state = self._trial_state[each]
+                state.last_perturbation_time = state.last_train_time
+            return
+        lower, upper = self._quantiles()
+        for each in sorted(living, key=lambda each: each in lower):
+            self._trial_state[each].last_perturbation_time = max(steps)
+            self._checkpoint_or_exploit(each, tune_controller, upper, lower)
 
     def _checkpoint_or_exploit(
         self,
@@ -132,13 +153,11 @@ class Population(PopulationBasedTraining):
         upper_quantile: list[Trial],
         lower_quantile: list[Trial],
     ) -> None:
-        """As Ray's, which keeps the state of a trial of the best, and draws a donor from these."""
-        donors = sorted(upper_quantile, key=lambda each: self._numbers[each.trial_id])
+        """As Ray's, with a donor that is drawn from the search's seed."""
         if trial in lower_quantile:
-            donors = [self._drawn(trial, "donor").choice(donors)]
-        else:
-            donors = [trial]  # its state is kept, for it may come to be among the best
-        super()._checkpoint_or_exploit(trial, tune_controller, donors, lower_quantile)
+            donors = sorted(upper_quantile, key=lambda each: self._numbers[each.trial_id])
+            upper_quantile = [self._drawn(trial, "donor").choice(donors)]
+        super()._checkpoint_or_exploit(trial, tune_controller, upper_quantile, lower_quantile)
 
     def _get_new_config(
         self, trial: Trial, trial_to_clone: Trial

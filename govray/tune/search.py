@@ -16,6 +16,7 @@ import math
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -312,6 +313,18 @@ class _Watch(tune.Callback):
         self._on_change(stand(self._record))
 
 
+class _Board(TBXLoggerCallback):
+    """TensorBoard's files, without numbers that are not finite: it would warn of each."""
+
+    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+        shown = {
+            name: value
+            for name, value in result.items()
+            if not isinstance(value, float) or math.isfinite(value)
+        }
+        super().log_trial_result(iteration, trial, shown)
+
+
 class _Stop(tune.Stopper):
     """Ends the experiment once the trials of a search that was asked to stop have ended."""
 
@@ -370,7 +383,9 @@ def _search(
 ) -> None:
     file, folder = record.file, record.folder
     recipe = load_searcher(file.search.searcher)
-    rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}
+    preview = recipe.preview(file)
+    preview.require_method()
+    rungs = {step for bracket in preview.brackets for step in bracket.rungs}
     check_first_comparison(file, rungs)
     shared = base.share(record.started)
     if not base.unsigned:  # before trials that nobody can attest
@@ -413,7 +428,7 @@ def _search(
             stop=stopper,
             callbacks=[
                 _Watch(record, searcher, made.tune_config.scheduler, on_change),
-                TBXLoggerCallback(),
+                _Board(),
             ],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0),
@@ -454,6 +469,8 @@ def _fit(
     """``tuner.fit()`` in a thread of its own, so that signals reach this one."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is requested
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which prints even if told not to
+    # A trial's actor has its workers beside it, so there is nothing to use again.
+    warnings.filterwarnings("ignore", message=".*reuse_actors")
     failure: list[BaseException] = []
 
     def fit() -> None:

@@ -26,6 +26,7 @@ from typing import Any
 
 import ray.train
 from ray import tune
+from ray.tune.trainable import trainable
 
 from govray.errors import GovrayError, Stopped
 from govray.train.checkpoint import commit_folder
@@ -103,6 +104,8 @@ class GovernedTrainable(tune.Trainable):
 
     # `tune.with_parameters` adds arguments, which Ray's annotation does not know.
     def setup(self, config: dict[str, Any], *, setting: Setting) -> None:  # type: ignore[override]
+        # Ray would advise to reuse the actor, which has only imports to save.
+        trainable.SETUP_TIME_THRESHOLD = math.inf
         self._setting = setting
         self._name = self.trial_name
         self._values = {name: value for name, value in config.items() if name != NAME}

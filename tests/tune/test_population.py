@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import PopulationBasedTraining
 
 from govray.errors import UsageError
 from govray.tune.objective import report
@@ -43,7 +42,7 @@ class FakeTrial:
         self.set_experiment_tag = lambda tag: None
 
     def is_finished(self) -> bool:
-        return self.status == "TERMINATED"
+        return self.status in ("TERMINATED", "ERROR")
 
     def set_config(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -106,17 +105,17 @@ class FakeController:
         trial.score += trial.config[RATE]
         result = report(step=trial.step, value=-trial.score, memorization=None).to_result()
         trial.last_result = result
-        before = trial.config
+        before = {each.trial_id: each.config for each in self.trials}
         if trial.step >= 900:
             trial.status = "TERMINATED"
             self.points.on_trial_complete(trial.trial_id, result=result)
             self.scheduler.on_trial_complete(self, trial, result)
             return
         decision = self.scheduler.on_trial_result(self, trial, result)
-        if trial.config is not before:
-            assert decision == "NOOP"
-            self.exploits.append((trial.trial_id, trial.step, dict(trial.config)))
-        elif decision == "PAUSE":
+        changed = [each for each in self.trials if each.config is not before[each.trial_id]]
+        self.exploits += [(each.trial_id, trial.step, dict(each.config)) for each in changed]
+        assert (decision == "NOOP") == (trial in changed)
+        if decision == "PAUSE":
             self.pauses += 1
             self._schedule_trial_save(trial, result)
             trial.status = "PAUSED"
@@ -124,48 +123,40 @@ class FakeController:
         self.spread = max(self.spread, max(live) - min(live))
 
 
-@pytest.mark.parametrize("concurrent", [1, 2, 5])
-def test_a_population_takes_turns_where_there_is_less_room(concurrent: int) -> None:
-    found = FakeController(concurrent).run()
-    assert len(found.trials) == 6
-    assert found.most_running == concurrent
-    assert found.pauses
-    assert found.exploits
-    assert {trial.step for trial in found.trials} == {900}
-    # Nobody waits for the whole of another. Those that run may still run apart.
-    assert found.spread <= (100 if concurrent == 1 else 600)
+RUNGS = range(100, 900, 100)
 
 
-def after_the_best_ended() -> tuple[FakeTrial, dict[str, Any]]:
-    """A trial in the middle becomes the best, and the worst one reports."""
-    found = FakeController(6)
-    for number in range(4):
-        found.trials.append(FakeTrial(f"t{number}", found.points.suggest(f"t{number}")))
-        found.scheduler.on_trial_add(found, found.trials[-1])
-        found.trials[-1].status = "RUNNING"
-    before = found.trials[3].config
-    for trial, score in zip(found.trials, (5.0, 9.0, 7.0, 1.0), strict=True):
-        trial.step, trial.score = 100, score
-        if trial is found.trials[3]:
-            found.trials[1].status = "TERMINATED"
-        result = report(step=100, value=-score, memorization=None).to_result()
-        found.scheduler.on_trial_result(found, trial, result)
-    return found.trials[3], before
+@pytest.mark.parametrize("concurrent", [1, 2, 5, 6])
+def test_a_population_is_compared_at_one_rung_before_the_next(concurrent: int) -> None:
+    """In whatever order trials report: even if the first could run to its end before others."""
+    for order in range(5):
+        found = FakeController(concurrent, order=order).run()
+        assert len(found.trials) == 6
+        assert found.most_running <= concurrent
+        assert {trial.step for trial in found.trials} == {900}
+        assert found.spread <= 100
+        # A quarter of six, rounded up, takes over at each comparison.
+        assert Counter(step for _, step, _ in found.exploits) == dict.fromkeys(RUNGS, 2)
 
 
-def test_a_trial_that_was_not_among_the_best_when_it_reported_is_taken_over(
+def test_without_waiting_for_others_short_trials_hand_nothing_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taker, before = after_the_best_ended()
-    assert taker.config != before
-    taken = taker.run_metadata.checkpoint_manager._latest_checkpoint_result
-    assert taken.checkpoint == (100, 7.0)
-    # The control: Ray's own choice of whose state is kept.
-    monkeypatch.setattr(
-        Population, "_checkpoint_or_exploit", PopulationBasedTraining._checkpoint_or_exploit
-    )
-    taker, before = after_the_best_ended()
-    assert taker.config == before
+    """The control: each runs as far as it can."""
+    monkeypatch.setattr(Population, "_waits", lambda self, trial: False)
+    assert FakeController(1).run().exploits == []
+
+
+def test_nobody_waits_for_a_trial_that_ended() -> None:
+    found = FakeController(2)
+    while len(found.trials) < 6 or found.trials[5].status != "RUNNING":
+        assert found.turn()
+    lost = found.trials[5]
+    lost.status = "ERROR"
+    found.points.on_trial_complete(lost.trial_id, error=True)
+    found.scheduler.on_trial_error(found, lost)
+    found.run()
+    assert [trial.step for trial in found.trials if trial is not lost] == [900] * 5
 
 
 def test_a_clone_stays_on_its_donors_branch_and_in_its_ranges() -> None:

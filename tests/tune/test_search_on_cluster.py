@@ -24,7 +24,6 @@ from govray.tune.search_record import TRIALS
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.memorizer import SECONDS
-from tests.support.together import TOGETHER
 
 pytestmark = [
     pytest.mark.timeout(1200),
@@ -199,7 +198,6 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
 ) -> None:
     experiment = deployment.experiment(
         name="population",
-        entrypoint="tests.support.together:GPT",
         resources={"num_workers": 1, "cpus_per_worker": 0.5},
         data={
             "corpora": str(deployment.corpora),
@@ -221,13 +219,13 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
                         "optimizer.weight_decay": {"uniform": [0.0, 0.2]},
                     },
                     "max_trials": 2,
+                    "max_concurrent_trials": 1,  # one after the other, and still a population
                     "max_rungs": 3,
                 }
             }
         )
     )
-    (together := deployment.folder / "together").mkdir()
-    process = tune(forked, config, "--json", **{TOGETHER: str(together)})
+    process = tune(forked, config, "--json")
     out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     found = json.loads(out)
