@@ -82,7 +82,7 @@ def test_staleness_shows_and_a_revoked_model_is_not_promoted(
 
         def verdict(kind: str = "admin") -> str:
             page = service.client(kind, **PAGE).get("/models/gpt/1.0.0").text
-            return page.partition("<h1>")[2].partition("That is this server")[0]
+            return page.partition("<h1>")[2].partition("</header>")[0]
 
         # Stale: everywhere, never silently.
         assert "</span>NOT CHECKED</span>" in verdict()

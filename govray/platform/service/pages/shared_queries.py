@@ -155,8 +155,8 @@ def _verdict(
         word, why = _OUTCOMES[again.outcome], again.why or ""
     if word != "VERIFIED":
         return Verdict(word, why if is_within(visit.session, visit.caller, digest) else _ELSEWHERE)
-    when = "when it was indexed" if again is None else f"again, last at {again.checked}"
-    return Verdict(word, f"Against the trust root {root} version {version}, {when}.")
+    when = "when it was indexed" if again is None else f"again at {again.checked}"
+    return Verdict(word, f"It verified against the trust root {root} version {version} {when}.")
 
 
 def version_href(model: str, version: str) -> str:
