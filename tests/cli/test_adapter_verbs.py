@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +110,9 @@ def test_the_page_about_adapters_works_as_written(
 ) -> None:
     """Its commands, and its Python between them, which loads with peft what `export` wrote."""
     text = PAGE.read_text()
+    of_page = {"MODEL": model, "ROOT": root, "acme-notes": "acme"}
     commands = {
-        line.split()[2]: (*shlex.split(line)[1:], "--at", at)
+        line.split()[2]: (*(of_page.get(word, word) for word in line.split()[1:]), "--at", at)
         for line in text.splitlines()
         if line.startswith("govray adapter ")
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,7 @@ from govray.train.state.garbage_collection import pin
 from govray.train.state.snapshot import folder_name
 from tests.support.command import Run
 from tests.support.runs_on_storage import begin_run
-from tests.support.tree import ROOT
 from tests.support.world import World
-
-PAGE = ROOT / "docs" / "checkpoints.md"
 
 
 @pytest.fixture
@@ -116,18 +112,6 @@ def test_gc_deletes_what_the_dry_run_said(run: Run, folder: Path) -> None:
     assert left(folder) == [10, 20, 50]
     assert not list(folder.glob("*.partial"))
     assert "0 folders, 0 B" in run("checkpoint", "gc", folder).out
-
-
-def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
-    commands = [
-        shlex.split(line)[1:]
-        for line in PAGE.read_text().splitlines()
-        if line.startswith("govray checkpoint ")
-    ]
-    assert [words[1] for words in commands] == ["ls", "gc", "copy"]
-    for words in commands:
-        run(*words)
-    assert left(folder.parent.parent / "elsewhere" / "tiny") == [50]
 
 
 def test_copy_says_what_comes_along_and_what_it_is_not(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 import shutil
 import stat
@@ -37,9 +36,7 @@ from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
-from tests.support.tree import ROOT
 
-PAGE = (ROOT / "docs" / "audit.md").read_text()
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -239,44 +236,6 @@ def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
         changed.write_bytes(canonical_json.encode(stated))
         code, _, err = ask(text, "--opening", changed, *away, model=model)
         assert (code, says in err, str(changed) in err) == (1, True, True), err
-
-
-def test_the_pages_commands_run(
-    here: Deployment,
-    run: Path,
-    command: Command,
-    prepared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "runs").symlink_to(run.parent)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "corpora").symlink_to(here.corpora)
-    shutil.copy(here.root, tmp_path / "root.json")
-    shutil.copy(here.key, tmp_path / "operator.pem")
-    (tmp_path / "text.txt").write_bytes(content(here, "acme", 5))
-    opens = ("corpus", "open", here.corpora / "acme", tmp_path / "text.txt")
-    assert command(*opens, "--out", tmp_path / "text.opening.json")[0] == 0
-    monkeypatch.chdir(tmp_path)
-    commands = [
-        line.removeprefix("$ govray ")
-        for block in re.findall(r"```console\n(.*?)```", PAGE, re.S)
-        for line in block.splitlines()
-    ]
-    assert len(commands) == 9
-    for each in commands:
-        each = each.replace("prepared/NAME", f"prepared/{prepared.name}")
-        words = shlex.split(each.replace("WITHOUT", run.name).replace("RUN", run.name))
-        words = [f"runs/{run.name}/model" if word == "MODEL" else word for word in words]
-        if words[0] == "trace":
-            words += ["--trust-root", "root.json"]
-        if words[:2] == ["runs", "audit"]:
-            # The test's rows have 33 tokens.
-            words += ["--rows", "4", "--prefix", "8", "--suffix", "8"]
-        code, _, err = command(*words)
-        assert code == 0, (each, err)
-    assert (run / "memorization.json").is_file()
-    assert (run / "memorization.dsse.json").is_file()
 
 
 def test_a_rights_holder_gets_as_much_by_a_case(
