@@ -28,7 +28,7 @@ from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.tune.search_config import ExperimentFile
-from tests.support import object_server
+from tests.support import object_server, page_commands
 from tests.support.forked_workers import forked_commands
 from tests.support.object_server import Bucket
 from tests.support.tree import ROOT
@@ -41,10 +41,8 @@ PAGES = sorted(
 
 
 def blocks(page: str) -> list[str]:
-    """What a page gives to a shell: fences of a shell or of no language, without prompts."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
-    found = [text for language, text in fences if language in ("", "bash", "sh", "console")]
-    return [re.sub(r"^\$ ", "", each, flags=re.M).replace("\\\n", " ") for each in found]
+    """What a page gives to a shell, each command on a line."""
+    return [each.commands.replace("\\\n", " ") for each in page_commands.blocks(page)]
 
 
 def commands(page: str) -> list[list[str]]:

@@ -40,9 +40,9 @@ PAGE = ROOT / "docs" / "replay.md"
 RUN = {
     "whole": "govray replay RUN",
     "strict": "govray replay RUN --strict",
-    "steps": "govray replay RUN --steps 2:4",
-    "without": "govray replay RUN --without acme --key operator.pem",
-    "attest": "govray attest RUN",
+    "steps": "govray replay RUN --steps 20:40",
+    "without": "govray replay RUN --without acme-notes --key operator.pem",
+    "attest": "govray attest RUN --key operator.pem",
     "sign": "govray replay RUN --key auditor.pem --party auditor --trust-root root.json",
     "verify": "govray verify RUN/model --trust-root root.json",
 }
@@ -96,6 +96,8 @@ def command(
     def run_command(name: str, run: Path, *more: str) -> tuple[int, str]:
         words = RUN[name].removeprefix("govray ").replace("RUN", str(run)).split()
         there = {
+            "20:40": "2:4",
+            "acme-notes": "acme",
             "auditor.pem": key,
             "operator.pem": deployment.key,
             "root.json": deployment.root,
