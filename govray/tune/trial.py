@@ -105,7 +105,7 @@ class GovernedTrainable(tune.Trainable):
     # `tune.with_parameters` adds arguments, which Ray's annotation does not know.
     def setup(self, config: dict[str, Any], *, setting: Setting) -> None:  # type: ignore[override]
         # Ray would advise to reuse the actor, which has only imports to save.
-        trainable.SETUP_TIME_THRESHOLD = math.inf
+        trainable.SETUP_TIME_THRESHOLD = math.inf  # type: ignore[assignment]
         self._setting = setting
         self._name = self.trial_name
         self._values = {name: value for name, value in config.items() if name != NAME}

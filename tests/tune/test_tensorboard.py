@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +14,23 @@ from govray.tune.search import _Board
 WARNING = "NaN or Inf found in input tensor."
 
 
+class FakeTrial:
+    """What the callback uses of a trial."""
+
+    def __init__(self, local_path: str) -> None:
+        self.local_path = local_path
+        self.evaluated_params: dict[str, Any] = {}
+
+    def init_local_path(self) -> None: ...
+
+
 def test_numbers_that_are_not_finite_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = {"step": 3, "training_iteration": 1, "value": 0.5, "objective": math.inf}
     for callback, warned in ((_Board(), 0), (TBXLoggerCallback(), 1)):
         caplog.clear()
-        trial: Any = SimpleNamespace(
-            init_local_path=lambda: None, local_path=str(tmp_path), evaluated_params={}, config={}
-        )
+        trial = FakeTrial(str(tmp_path))
         callback.log_trial_start(trial)
         callback.log_trial_result(1, trial, dict(result))
         # The control: Ray's own callback lets infinity pass.
