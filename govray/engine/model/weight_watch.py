@@ -17,7 +17,7 @@ An adapter is looked at in the steps that reach it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter, is_
@@ -146,9 +146,7 @@ class WeightWatch:
         tensors = [held[name] for held, name in self._places]
         return tensors, list(map(_VERSION, tensors))
 
-    def _require_same(
-        self, before: State, now: State, but: frozenset[str] = frozenset()
-    ) -> None:
+    def _require_same(self, before: State, now: State, but: frozenset[str] = frozenset()) -> None:
         if before[1] == now[1] and all(map(is_, before[0], now[0])):
             return
         for name, *each in zip(self._names, *before, *now, strict=True):

@@ -125,8 +125,20 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _OF_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) | {"step"}
 # A loop that holds the model is no part of it.
 _OTHERS_OBJECTS = frozenset(
-    "torch govray accelerate asyncio datasets lightning lightning_fabric logging pytorch_lightning "
-    "queue ray threading".split()
+    [
+        "torch",
+        "govray",
+        "accelerate",
+        "asyncio",
+        "datasets",
+        "lightning",
+        "lightning_fabric",
+        "logging",
+        "pytorch_lightning",
+        "queue",
+        "ray",
+        "threading",
+    ]
 )
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 

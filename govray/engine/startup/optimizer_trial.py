@@ -9,8 +9,9 @@ stepped, and put back:
 1. What has no gradient, and its state, stays as it is. So do the model's buffers and attributes.
 2. A domain's parameters and state become the same bits whether the others step with it,
    before it or after it.
-3. So they do after forty steps, with the others or alone. From the first of them on nothing changes
-   that the optimizer keeps beside the states of parameters: settings of groups, attributes, globals.
+3. So they do after forty steps, with the others or alone. From the first of them on nothing that
+   the optimizer keeps beside the states of parameters changes: settings of groups, attributes,
+   globals.
 
 In one and two steps, the hooks of the optimizer and wrappers around its ``step`` run, as they will
 in training. In forty, its own ``step`` runs alone: schedules that act in hooks may end sooner. The

@@ -158,7 +158,9 @@ class StartupTrial:
             ) as forward:
                 trial = _Comparison(self, forward, stream, chosen, step, loss_fn, found)
                 try:
-                    with self._nothing_left_behind(forward, self._pass(chosen[:1]), content=content):
+                    with self._nothing_left_behind(
+                        forward, self._pass(chosen[:1]), content=content
+                    ):
                         trial.run()
                 finally:
                     trial.drop_gradients()
@@ -260,8 +262,7 @@ class _Comparison:
         self.deep = (
             earlier.deep
             if earlier
-            else not self._own <= trial._compared
-            or (self._adapts and not trial._compared_adapter)
+            else not self._own <= trial._compared or (self._adapts and not trial._compared_adapter)
         )
 
     @property

@@ -2,16 +2,18 @@
 
 import json
 import warnings
+from collections.abc import Callable
 
 import peft
 import pytest
 import safetensors.torch
 import torch
 import transformers
+from torch import nn
 
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
-from govray.errors import Malformed
+from govray.errors import Malformed, UsageError
 from tests.support.table import each_row
 
 
@@ -185,3 +187,41 @@ def test_peft_loads_an_export_onto_the_plain_model(build, layers, tmp_path):
         torch.testing.assert_close(logits(loaded), logits(build()), rtol=1e-5, atol=1e-6)
     # The control: the adapter says something.
     assert not torch.allclose(expected, logits(build()), atol=1e-3)
+
+
+class Blocks(nn.Module):
+    def __init__(self, blocks: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.head = blocks, nn.Linear(4, 3)
+
+
+class Packed(nn.Module):
+    """As libraries keep weights of four bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("qweight", torch.zeros(4, 1, dtype=torch.int32))
+
+
+class OwnLinear(nn.Linear): ...
+
+
+@each_row(
+    ("block", "said"),
+    [
+        (torch.ao.nn.quantized.dynamic.Linear, r"blocks\.0 \(torch\.ao.*Linear\) is quantised"),
+        (lambda *_: Packed(), r"blocks\.0 \(.*Packed\) is quantised, .*full weights"),
+        (nn.LSTM, r"hold no linear layer, but LSTM, and adapters are built for nn\.Linear alone"),
+        (lambda *_: nn.Sequential(nn.Conv2d(4, 4, 1)), "hold no linear layer, but Conv2d"),
+        (OwnLinear, r"blocks\.0 is a OwnLinear, and a subclass of nn\.Linear may compute"),
+    ],
+)
+def test_a_model_without_a_layer_to_adapt_hears_why(
+    block: Callable[[int, int], nn.Module], said: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"Blocks: .*{said}.* or use a profile without adapter"):
+        Adapters(Blocks(nn.ModuleList(block(4, 4) for _ in range(2))), {"a": 2}, seed=0)
+    nested = nn.ModuleList(nn.ModuleList([nn.Linear(4, 4)]) for _ in range(2))
+    assert len(Adapters(Blocks(nested), {"a": 2}, seed=0).groups["adapter:a"]) == 4
+    with pytest.raises(UsageError, match=r"no nn\.ModuleList has parameters"):
+        Adapters(Blocks(nn.Sequential(nn.Linear(4, 4))), {"a": 2}, seed=0)

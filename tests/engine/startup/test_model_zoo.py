@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.causal_lm import loss as token_loss
 from govray.engine.model.gpt import GPT
-from govray.engine.startup.row_trial import StartupTrial
+from govray.engine.startup.row_trial import StartupTrial, _Comparison
 from govray.errors import Refused
 from tests.support.architectures import (
     CONTEXT,
@@ -133,12 +134,8 @@ def test_it_is_not_refused(name: str, half: bool) -> None:
     assert trial._compared
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_an_auxiliary_loss_of_experts_is_refused(half: bool) -> None:
-    """The same Mixtral, with the load balanced over the rows of a forward, as much as by default.
-
-    The router's gradient, half of which is that, is small beside the others'.
-    """
+def train_balanced(coefficient: float, seed: int, **settings: Any) -> None:
+    """A Mixtral with its load balanced over the rows of a forward."""
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     def balanced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -148,8 +145,33 @@ def test_an_auxiliary_loss_of_experts_is_refused(half: bool) -> None:
         losses = F.cross_entropy(
             output.logits.transpose(1, 2), tensors["targets"], reduction="none"
         )
-        coefficient = model.language_model.config.router_aux_loss_coef
         return losses + coefficient * load_balancing_loss_func(output.router_logits, 4, 2)
 
-    with pytest.raises(Refused, match=r"a row's gradient of \S+\.gate\S* differs by"):
-        train("mixtral", in_bf16(balanced) if half else balanced)
+    loss_fn = in_bf16(balanced) if settings.pop("half", False) else balanced
+    torch.manual_seed(seed)
+    model = ZOO["mixtral"]()
+    if settings.get("precision") == "bf16":
+        cast_parameters(model)
+    everything = allow_all(model)
+    run = governed(model, torch.optim.AdamW(model.parameters()), [everything], **settings)
+    run(step_batch(0, [micro_batch(everything, rows("mixtral", 3, seed))]), loss_fn)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"half": True}, {"precision": "bf16-mixed"}, {"precision": "bf16"}],
+    ids=["fp32", "cast by the loss", "bf16-mixed", "bf16"],
+)
+def test_an_auxiliary_loss_of_experts_is_refused(settings: dict[str, Any]) -> None:
+    """At any weights, though the router's gradient is small beside the others'."""
+    for coefficient, seed in ((0.001, 4), (0.02, 3)):
+        with pytest.raises(Refused, match=r"a row's (loss|gradient of \S+) differs by"):
+            train_balanced(coefficient, seed, **dict(settings))
+
+
+def test_the_control_bfloat16_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_it_trains(self: StartupTrial, stream: str, rows: Any, step: int, loss_fn: Any) -> None:
+        _Comparison(self, self._forward, stream, rows, step, loss_fn, None).run()
+
+    monkeypatch.setattr(StartupTrial, "_compare_exactly", as_it_trains)
+    train_balanced(0.001, 4, precision="bf16-mixed")

@@ -17,6 +17,8 @@ from govray.engine.gradients.forward import LossFn
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup import optimizer_trial, row_trial
+from govray.engine.startup.exact_weights import in_dtype
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
 from govray.errors import Refused
@@ -158,6 +160,43 @@ class CountsForAll(Counter):
         return hidden * 2 if self.calls > 1000 else hidden
 
 
+class RunningMean(Changed):
+    """A new tensor each time, and so slow that no loss shows it."""
+
+    def prepare(self) -> None:
+        self.mean = torch.zeros(8)
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.mean = (1 - 1e-4) * self.mean + 1e-4 * hidden.detach().mean((0, 1))
+        return hidden - 1e-3 * self.mean
+
+
+class BiasOfAHook(Changed):
+    """It moves in a closure, and chooses nothing else yet."""
+
+    def prepare(self) -> None:
+        bias = torch.zeros(8)
+
+        def balance(_: nn.Module, __: Any, hidden: Tensor) -> Tensor:
+            bias.add_(1e-3 * torch.sign(bias.mean() - hidden.detach().mean((0, 1))))
+            return hidden.where(bias < 1, 0)
+
+        self.block.register_forward_hook(balance)
+
+
+class LastSeen(Changed):
+    """What a forward sets anew, and a mask that is made once, is no state."""
+
+    def prepare(self) -> None:
+        self.mask: Tensor | None = None
+
+    def change(self, hidden: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(8)
+        self.last, self.rows = hidden.detach(), len(hidden)
+        return hidden * self.mask
+
+
 class SwitchesMode(Changed):
     def prepare(self) -> None:
         self.inner = nn.Identity()
@@ -243,6 +282,8 @@ REFUSED: dict[str, tuple[type[nn.Module] | None, Callable[[], LossFn], str]] = {
     "counter": (Counter, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.calls"),
     "history": (History, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.kept"),
     "count of a class": (CountsForAll, lambda: loss, r"attribute CountsForAll\.calls"),
+    "slow mean": (RunningMean, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.mean"),
+    "bias of a hook": (BiasOfAHook, lambda: loss, r"blocks\.0\.block\._forward_hooks\[0\]\.bias"),
     "mode": (SwitchesMode, lambda: loss, r"attribute blocks\.0\.inner\.training"),
     "mixing loss": (None, lambda: mixing_loss, r"loss_fn: a row's loss differs by"),
     "averaged loss": (None, lambda: averaged_loss, r"loss_fn: a row's loss differs by"),
@@ -268,6 +309,33 @@ def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(StartupTrial, "__call__", lambda *_: None)
     change, make_loss, _ = REFUSED[named]
     train(gpt(change), make_loss())
+
+
+def test_what_a_forward_sets_anew_is_allowed() -> None:
+    train(gpt(LastSeen))
+
+
+class GradientOfLaterRows(Changed):
+    """No output shows it, nor what is above."""
+
+    def change(self, hidden: Tensor) -> Tensor:
+        later = hidden.roll(1, 0)
+        return hidden + 0.1 * (later - later.detach())
+
+
+def with_a_head_of_zeros() -> nn.Module:
+    model = gpt(GradientOfLaterRows)
+    nn.init.zeros_(model.head.weight)
+    return model
+
+
+def test_coupling_below_a_head_of_zeros_shows_with_drawn_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Refused, match="rows would learn from each other"):
+        train(with_a_head_of_zeros())
+    monkeypatch.setattr(row_trial, "drawn", in_dtype)  # the control
+    train(with_a_head_of_zeros())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -384,7 +452,9 @@ def test_it_changes_nothing() -> None:
     kept = [id(value) for held in optimizer.state.values() for value in held.values()]
     again._try_optimizer()
     assert again._try_rows is not None
+    versions = [(id(p), p._version) for p in model.parameters()]
     again._try_rows(step_batch(1, batch(model, step=1)).micro_batches, 1, loss)
+    assert versions == [(id(p), p._version) for p in model.parameters()]
     # The same tensors too: an optimizer may hold them by other names.
     assert kept == [id(value) for held in optimizer.state.values() for value in held.values()]
     after = state(model, optimizer)
@@ -409,7 +479,7 @@ def test_every_stream_is_tried_once_when_it_first_comes() -> None:
     everything, upper = batch(model)
     loss_fn, calls = counted()
     run(step_batch(0, [everything]), loss_fn)
-    assert sum(calls) == 15 + 4
+    assert sum(calls) == 15 + 10 + 4  # with drawn weights two rows
     calls.clear()
     run(step_batch(1, [everything]), loss_fn)
     assert calls == [4]
@@ -500,6 +570,48 @@ class CountsSteps(torch.optim.SGD):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.sub_(group["lr"] * parameter.grad / group["count"])
+
+
+class OneRate(torch.optim.SGD):
+    """As Prodigy: one rate over all parameters, which all gradients move, later than at once."""
+
+    begins = 5
+
+    def keep(self, name: str, start: Any) -> Any:
+        return self.param_groups[0].setdefault(name, start)
+
+    def put(self, name: str, value: Any) -> None:
+        self.param_groups[0][name] = value
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        held = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
+        steps, seen = self.keep("steps", 0.0), self.keep("seen", 0.0)
+        for parameter in held:
+            parameter.sub_((1e-3 + 1e-3 * seen * (steps > self.begins)) * parameter.grad)
+        self.put("steps", steps + 1.0)
+        self.put("seen", 1.0 - 1.0 / (1.0 + sum(float(p.grad.norm()) for p in held)))
+
+
+class OneRateInAnAttribute(OneRate):
+    """A tensor, and another one at each step."""
+
+    def keep(self, name: str, start: Any) -> Any:
+        return getattr(self, name, torch.tensor(start))
+
+    def put(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+
+KEPT_BY_ALL: dict[str, Any] = {}
+
+
+class OneRateInAGlobal(OneRate):
+    def keep(self, name: str, start: Any) -> Any:
+        return KEPT_BY_ALL.get(name, start)
+
+    def put(self, name: str, value: Any) -> None:
+        KEPT_BY_ALL[name] = value
 
 
 class Rounds(torch.optim.SGD):
@@ -615,3 +727,24 @@ def test_an_optimizer_that_couples_domains_is_refused(kind: type[torch.optim.Opt
 )
 def test_torch_s_own_are_not_refused(kind: type[torch.optim.Optimizer]) -> None:
     optimize(kind, [UPPER, LOWER])
+
+
+@each_row("kind", [OneRate, OneRateInAnAttribute, OneRateInAGlobal])
+def test_an_optimizer_with_one_number_for_all_is_refused(kind: type[OneRate]) -> None:
+    KEPT_BY_ALL.clear()
+    with pytest.raises(Refused, match=rf"{kind.__name__}: .*one value for several .*(steps|seen)"):
+        optimize(kind, [UPPER, LOWER])
+
+
+def test_the_control_its_weights_show_what_begins_within_the_trial_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So what it keeps is looked at as well."""
+    monkeypatch.setattr(optimizer_trial, "kept_beside_parameters", lambda _: {})
+    with pytest.raises(Refused, match=r"OneRate: .*gradients of other domains"):
+        optimize(OneRate, [UPPER, LOWER])
+    monkeypatch.setattr(OneRate, "begins", 1000)
+    optimize(OneRate, [UPPER, LOWER])
+    monkeypatch.setattr(OneRate, "begins", 5)
+    monkeypatch.setattr(optimizer_trial, "_STEPS", 2)
+    optimize(OneRate, [UPPER, LOWER])
