@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from govray.platform.attestor.settings import AttestorSettings
     from govray.platform.queue.settings import Queue
 
-OK, WRONG, UNKNOWN = "ok", "WRONG", "not seen"
+OK, WRONG, UNKNOWN, ENDS = "ok", "WRONG", "not seen", "ends soon"
 
+SOON = timedelta(days=14)
+"""What ends within that time is said while it still holds. Services ask before they start, so it
+doesn't count as wrong."""
 LEAST_FREE = 1 << 30  # bytes of a disk
 MOST_SKEW_S = 2.0
 _NEEDED = {
@@ -43,7 +47,7 @@ _TIME_ERROR = 5
 
 @dataclass(frozen=True)
 class Symptom:
-    """What one check found. ``state`` is one of the three above."""
+    """What one check found. ``state`` is one of the four above."""
 
     check: str
     state: str
@@ -80,7 +84,7 @@ def doctor(
 
     It looks at accounts, addresses, Ray's token, clock, disks, versions, the trust root and
     what the files name. While jobs reach what is kept from them, queue and service act for
-    one user alone. Exit code 1: something is wrong. What it can't see is said, not counted.
+    one user alone. Exit code 1: something is wrong. What ends soon, or can't be seen, is said.
     """
     given = {"queue": queue, "attestor": attestor, "service": store}
     findings = [*_versions(name for name, each in given.items() if each is not None)]
@@ -89,7 +93,7 @@ def doctor(
     report({"findings": [vars(each) for each in findings]})
     for each in findings:
         do = f". {each.do}" if each.do and each.state != OK else ""
-        line(f"{each.state:<8}  {each.check:<9}  {each.what}{do}")
+        line(f"{each.state:<9}  {each.check:<9}  {each.what}{do}")
     if any(each.state == WRONG for each in findings):
         raise typer.Exit(1)
 
@@ -126,6 +130,8 @@ def _findings(
     yield from _servers(asked, theirs)
     yield from _disks(_places(asked, theirs))
     yield from _trust(Path("policies/root.json"))
+    if theirs and theirs.certificate is not None:
+        yield from _certificate(theirs.certificate)
 
 
 def _versions(parts: Iterable[str]) -> Iterator[Symptom]:
@@ -240,6 +246,7 @@ def _disks(places: Iterable[Path]) -> Iterator[Symptom]:
 def _trust(root: Path) -> Iterator[Symptom]:
     """Whether the trust root of the deployment that this folder is can be relied on now."""
     from govray.cli import trust
+    from govray.governance.formats.document import parse_time
 
     if root.exists():
         try:
@@ -247,9 +254,49 @@ def _trust(root: Path) -> Iterator[Symptom]:
         except GovrayError as error:
             yield Symptom.wrong("trust", error)
         else:
-            yield Symptom(
-                "trust", OK, f"{root}: {found.name} v{found.version}, until {found.expires}"
-            )
+            what = f"{root}: {found.name} v{found.version}, until {found.expires}"
+            yield _until("trust", what, parse_time(found.expires), "Sign its next version")
+            held = [
+                (f"{each.role} authority {each.name!r}", parse_time(each.expires))
+                for each in found.authorities
+            ]
+            held += [
+                (
+                    f"a certificate of timestamp authority {each.name!r}",
+                    one.x509.not_valid_after_utc,
+                )
+                for each in found.timestamp_authorities or ()
+                for one in each.certificates
+            ]
+            for name, ends in held:
+                each = _until("trust", f"{root}: {name}", ends, "Sign the root with its successor")
+                if each.state == ENDS:  # one that has ended may stay, beside its successor
+                    yield each
+
+
+def _certificate(file: Path) -> Iterator[Symptom]:
+    """Whether jobs and queue will reach the register tomorrow too."""
+    from govray.cli import user_files
+    from govray.governance.formats.certificate import Certificate
+
+    try:
+        ends = Certificate.from_pem(user_files.read(file)).x509.not_valid_after_utc
+    except GovrayError as error:
+        yield Symptom.wrong("register", error)
+    else:
+        what = f"the certificate {file}, until {ends:%Y-%m-%dT%H:%M:%SZ}"
+        yield _until("register", what, ends, "Put a new one in its place, with its key")
+
+
+def _until(check: str, what: str, ends: datetime, do: str) -> Symptom:
+    from govray.cli.trust import reference_time
+
+    left = ends - reference_time(None)
+    if left >= SOON:
+        return Symptom(check, OK, what)
+    if left <= timedelta():
+        return Symptom(check, WRONG, f"{what}, has ended", do)
+    return Symptom(check, ENDS, f"{what}, in {left / timedelta(days=1):.1f} days", do)
 
 
 def _answer(url: str) -> HttpAnswer | None:

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -29,8 +30,10 @@ from govray.platform.store.database import open_store
 from govray.platform.store.tables import Pool
 from govray.train.run_folder.clock import instant
 from tests.support.command import Run
+from tests.support.deployment import Deployment
 from tests.support.process import application
 from tests.support.tree import ROOT
+from tests.support.web_server import certified
 
 OTHERS = "64103:64103"
 OWN = f"{os.geteuid()}:{os.getegid()}"
@@ -190,6 +193,38 @@ def test_a_head_that_is_down_is_said_and_not_counted(run: Run, tmp_path: Path) -
     assert {"token not seen", "accounts not seen", "accounts ok"} <= found.keys()
 
 
+@pytest.mark.parametrize(("days", "state"), [(60, "ok"), (1, "ends soon"), (-0.5, "WRONG")])
+def test_the_doctor_sees_a_certificate_that_ends_soon(
+    run: Run, tmp_path: Path, days: float, state: str
+) -> None:
+    certified(tmp_path, days=days)
+    value = yaml.safe_load((ROOT / "deploy/attestor.yaml").read_text())
+    file = tmp_path / "attestor.yaml"
+    file.write_text(
+        yaml.safe_dump(value | {"certificate": "tls.crt", "certificate_key": "tls.key"})
+    )
+    words = ("--attestor", file, "--jobs-account", OTHERS)
+    found = findings(run, *words, code=int(state == "WRONG"))[f"register {state}"]
+    assert "tls.crt" in found["what"]
+    assert ("in 1.0 days" in found["what"]) == (days == 1)
+    assert ("has ended" in found["what"]) == (days < 0)
+    (tmp_path / "tls.crt").write_text("none")
+    assert "no X.509 certificate" in findings(run, *words, code=1)["register WRONG"]["what"]
+
+
+@pytest.mark.parametrize(("days", "state"), [(60, "ok"), (1, "ends soon")])
+def test_the_doctor_sees_a_root_and_authorities_that_end_soon(
+    run: Run, tmp_path: Path, days: int, state: str
+) -> None:
+    here = Deployment(tmp_path / "here", rooted=timedelta(days=days))
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "root.json").write_bytes(here.root.read_bytes())
+    said = run("doctor", "--json").json["findings"]  # a service that asks starts all the same
+    trust = [each["what"] for each in said if each["check"] == "trust" and each["state"] == state]
+    assert len(trust) == (1 if state == "ok" else 5)
+    assert any("operator authority" in each for each in trust) == (state == "ends soon")
+
+
 @pytest.mark.parametrize(
     ("files", "wrong"), [(("train", "tune"), ()), (("train",), ("tune",)), ((), ("train", "tune"))]
 )
@@ -244,5 +279,5 @@ def test_the_doctor_sees_a_full_disk(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
     assert "disk WRONG" in findings(run, code=1)
     text = run("doctor", code=1).out
-    assert "WRONG     disk" in text
+    assert "WRONG      disk" in text
     assert json.loads(run("doctor", "--json", code=1).out)["findings"]

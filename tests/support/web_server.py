@@ -56,14 +56,14 @@ def web_server(
         thread.join()
 
 
-def certified(folder: Path) -> ssl.SSLContext:
+def certified(folder: Path, *, days: float = 1) -> ssl.SSLContext:
     """A server's context. ``folder`` gets ``tls.crt``, of this machine, and ``tls.key``."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     day, now = timedelta(days=1), datetime.now(UTC)
     hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     made = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + days * day)
         .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -31,7 +31,7 @@ A golden vector (``tests/governance/record/test_batch_plan.py`` holds more)::
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from typing import Self
@@ -343,6 +343,16 @@ class BatchPlan(Document):
         return tuple(sorted(steps))
 
 
+def check_quotas(labels: Iterable[str], quotas: Collection[str]) -> None:
+    """Raise ``UsageError`` for a profile's label that has no quota."""
+    if missing := sorted({*labels} - {*quotas}):
+        raise UsageError(
+            f"profile {missing[0]!r} is in use but has no quota",
+            where="rows_per_step",
+            do=f"Add {missing[0]!r} with the rows that each of its streams gives a step.",
+        )
+
+
 def plan_streams(
     streams: Mapping[str, tuple[str, str]],
     rows: Mapping[str, int],
@@ -369,12 +379,7 @@ def plan_streams(
     for stream_id, corpora in sorted(members.items()):
         # Two profiles may resolve to one route: they share the stream, so they must agree on it.
         labels = sorted({streams[c][1] for c in corpora})
-        if missing := [label for label in labels if label not in rows_per_step]:
-            raise UsageError(
-                f"profile {missing[0]!r} is in use but has no quota",
-                where="rows_per_step",
-                do=f"Add {missing[0]!r} with the rows that each of its streams gives a step.",
-            )
+        check_quotas(labels, rows_per_step)
         settings = {
             (rows_per_step[label], (every or {}).get(label, 1), (epochs or {}).get(label, 1))
             for label in labels

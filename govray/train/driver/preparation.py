@@ -41,6 +41,8 @@ from govray.train.inputs.experiment_config import (
     parse_experiment,
     read_overridden,
 )
+from govray.train.inputs.monitored import refuse_unwatchable
+from govray.train.inputs.planning import check_names
 from govray.train.inputs.recorded_inputs import prepared_places
 from govray.train.inputs.run_listing import InputFiles, experiment_inputs
 from govray.train.inputs.shared_inputs import Shared, ValidationData
@@ -279,6 +281,25 @@ def prepare_experiment(
         submission: Whose run it is for.
         pulse: The envelope of the beacon's, where the trust root names one.
         progress: Called with (records done, records in all).
+
+    Raises:
+        GovrayError: As a run would before it trains, in what follows from data and policy alone.
     """
     made = preparation_of(experiment, submission=submission, pulse=pulse, progress=progress)
-    return made.share(instant(), lambda: signer)
+    at, data = instant(), experiment.data
+    inputs = made.inputs(at)
+    policy = inputs.policy.document
+    decisions = {corpus: policy.decide(each) for corpus, each in inputs.classes.items()}
+    check_names(  # packing may take hours
+        {c: each.label for c, each in decisions.items() if not each.quarantined},
+        profiles=policy.profiles,
+        quotas=data.rows_per_step,
+        exclude=data.exclude,
+        mixture=data.mixture,
+    )
+    shared = made.share(at, lambda: signer)
+    manifest = shared.prepared.manifest
+    experiment.check_rows(manifest.rows)
+    rules = {corpus: each.rules for corpus, each in decisions.items()}
+    refuse_unwatchable(policy, rules, manifest, data.exclude)
+    return shared

@@ -66,32 +66,44 @@ def monitored(
     """
     if policy.memorization is None:
         return None
+    refuse_unwatchable(policy, rules, manifest, excluded)
     subjects = subjects_of(policy, rules, routes, base_groups, manifest, steps)
-    for corpus in sorted(subjects.keys() - set(excluded)):
-        if subjects[corpus].action != "flag" and manifest.rows is not None:
+    return Monitored(policy.memorization, subjects)
+
+
+def refuse_unwatchable(
+    policy: Policy,
+    rules: Mapping[str, Sequence[str]],
+    manifest: Manifest,
+    excluded: Iterable[str] = (),
+) -> None:
+    """Raise what `monitored` would, without a model. ``rules``: corpus → the rules that match."""
+    section = policy.memorization
+    for corpus in sorted({each.corpus for each in manifest.corpora} - set(excluded)):
+        if section is None or not section.watches(rules[corpus]):
+            continue
+        if (action := section.action(rules[corpus])) == "flag":
+            continue
+        watched = f"corpus {corpus!r} is to be watched ({action}), but"
+        if manifest.rows is not None:
             raise Refused(
-                f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but what is "
-                f"measured is packed text, and the run reads {manifest.rows.run_kind}",
+                f"{watched} what is measured is packed text, and the run reads "
+                f"{manifest.rows.run_kind}",
                 where=f"policy {policy}",
                 do="Let the rule only flag: then such a run is not measured",
             )
-        if subjects[corpus].action != "flag" and manifest.reserve_rows(corpus) < LEAST_ROWS:
+        if manifest.reserve_rows(corpus) < LEAST_ROWS:
             raise Refused(
-                f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but has "
-                f"{manifest.reserve_rows(corpus)} reserve rows to measure it against",
+                f"{watched} has {manifest.reserve_rows(corpus)} reserve rows to measure it against",
                 where=f"policy {policy}",
                 do="Raise data.reserve, or let the rule only flag",
             )
-        if subjects[corpus].action != "flag" and not flaggable(
-            policy.memorization, corpus, manifest
-        ):
+        if not flaggable(section, corpus, manifest):
             train, reserve = manifest.split_counts(corpus)
             raise Refused(
-                f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but {train} "
-                f"records that train and {reserve} in its reserve can never give the evidence "
-                f"that fdr {policy.memorization.fdr:g} asks for",
+                f"{watched} {train} records that train and {reserve} in its reserve can never "
+                f"give the evidence that fdr {section.fdr:g} asks for",
                 where=f"policy {policy}",
                 do="Give the corpus more records, raise data.reserve or probe_rows, or let the "
                 "rule only flag",
             )
-    return Monitored(policy.memorization, subjects)

@@ -14,7 +14,13 @@ from govray.governance.policy.corpus_routes import CorpusRoutes, resolve_all
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision
 from govray.governance.policy.route import Route
-from govray.governance.record.batch_plan import BatchPlan, StreamPlan, plan_streams, stream_phase
+from govray.governance.record.batch_plan import (
+    BatchPlan,
+    StreamPlan,
+    check_quotas,
+    plan_streams,
+    stream_phase,
+)
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_order import RowOrder
 from govray.train.inputs.experiment_config import DATA, Quota, StepCount
@@ -100,23 +106,17 @@ def make_plan(
             before ``max_steps``.
     """
     prepared = {c.corpus for c in manifest.corpora}
-    for where, named in (("exclude", set(exclude)), ("mixture", set(mixture or {}))):
-        if odd := sorted(named - prepared):
-            raise UsageError(
-                f"no admitted corpus is called {odd[0]!r}",
-                where=where,
-                do=f"There are: {', '.join(sorted(prepared)[:8])}, …",
-            )
+    check_names(
+        {c: decisions[c].label for c in prepared},
+        profiles=profiles,
+        quotas=quotas,
+        exclude=exclude,
+        mixture=mixture or {},
+    )
 
     def planned(steps: int) -> Planned:
         kept = routes.until(steps).of(sorted(prepared))
         labels = {c: (kept[c].digest, decisions[c].label) for c in sorted(prepared)}
-        if odd := sorted(set(quotas) - set(profiles) - {label for _, label in labels.values()}):
-            raise UsageError(
-                f"the policy has no profile {odd[0]!r}",
-                where="rows_per_step",
-                do=f"It has: {', '.join(sorted(profiles))}",
-            )
         plan = BatchPlan(
             seed=seed,
             max_steps=steps,
@@ -142,6 +142,35 @@ def make_plan(
     found = planned(MAX_EXACT if max_steps == DATA else max_steps)
     refuse_short_data(found.plan, endless=max_steps == DATA)
     return planned(last_read(found.plan) + 1) if max_steps == DATA else found
+
+
+def check_names(
+    labels: Mapping[str, str],
+    *,
+    profiles: Collection[str],
+    quotas: Collection[str],
+    exclude: Iterable[str],
+    mixture: Iterable[str],
+) -> None:
+    """Return if a plan's fields name what there is. It takes neither a model nor prepared data.
+
+    Args:
+        labels: Admitted corpus → the label of its decision.
+    """
+    for where, named in (("exclude", set(exclude)), ("mixture", set(mixture))):
+        if odd := sorted(named - labels.keys()):
+            raise UsageError(
+                f"no admitted corpus is called {odd[0]!r}",
+                where=where,
+                do=f"There are: {', '.join(sorted(labels)[:8])}, …",
+            )
+    if odd := sorted(set(quotas) - set(profiles) - {*labels.values()}):
+        raise UsageError(
+            f"the policy has no profile {odd[0]!r}",
+            where="rows_per_step",
+            do=f"It has: {', '.join(sorted(profiles))}",
+        )
+    check_quotas(labels.values(), quotas)
 
 
 def last_read(plan: BatchPlan) -> int:

@@ -208,6 +208,58 @@ def test_the_command_prepares_what_runs_and_trials_find(
     assert unsigned.train()
 
 
+WATCHED = """
+memorization:
+  every: 4
+  probe_rows: 16
+  odds: 1.5
+  fdr: 0.05
+  actions: {open: ACTION}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"rows_per_step": {"everything": 2, "upper_half": 1}}, "'removable' is in use but has no"),
+        ({"rows_per_step": {"everything": 2, "upper": 1}}, "the policy has no profile 'upper'"),
+        ({"exclude": ["open-tow"]}, "no admitted corpus is called 'open-tow'"),
+        ({"mixture": {"mystery": 2}}, "no admitted corpus is called 'mystery'"),
+    ],
+)
+def test_what_no_run_would_take_is_refused_before_hours_of_packing(
+    here: TwoKeys, change: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = here.experiment(max_steps=2)
+    experiment = parse_experiment(value | {"data": {**value["data"], **change}}, where="test")  # type: ignore[dict-item]
+    unsigned = from_experiment(experiment, attestation_key=str(here.key))
+    with pytest.raises(GovrayError) as late:
+        unsigned.train()
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "prepare", lambda *_, **__: pytest.fail("it packs first"))
+        with pytest.raises(GovrayError, match=told) as early:
+            preparation.prepare_experiment(experiment, here.signers["operator"])
+    assert str(early.value) == str(late.value)
+
+
+@pytest.mark.parametrize("action", ["flag", "{action: gate, fallback: nothing}"])
+def test_a_corpus_that_can_never_give_evidence_is_refused_where_it_is_prepared(
+    here: TwoKeys, action: str
+) -> None:
+    text = here.policy_text + WATCHED.replace("ACTION", action)
+    value = here.experiment(max_steps=2)
+    value["governance"]["policy"] = str(here.sign_policy(text))  # type: ignore[index]
+    experiment = parse_experiment(value, where="test")
+    if action == "flag":  # the control
+        assert preparation.prepare_experiment(experiment, here.signers["operator"])
+        return
+    with pytest.raises(Refused, match="'open-one' is to be watched") as early:
+        preparation.prepare_experiment(experiment, here.signers["operator"])
+    with pytest.raises(Refused) as late:
+        from_experiment(experiment, unsigned=True).train()
+    assert str(early.value) == str(late.value)
+
+
 class Belled(TwoKeys):
     """Its trust root names a beacon, which rings every hour."""
 
