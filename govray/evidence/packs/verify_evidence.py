@@ -575,7 +575,7 @@ def groups_by_route(entry: dict[str, Any]) -> dict[str | None, dict[str, float]]
 def groups_of(route: dict[str, Any]) -> dict[str, float]:
     """The layer groups that a route updates, each with its weight. An adapter has weight 1."""
     adapter = {f"adapter:{route['adapter']['name']}": 1.0} if "adapter" in route else {}
-    return route["weights"] | adapter
+    return {**route["weights"], **adapter}
 
 
 def merkle_root(leaves: list[bytes]) -> bytes:
@@ -968,8 +968,8 @@ def steps(checks: Checks) -> Iterator[tuple[str, Callable[[], str]]]:
         yield name.replace("_", " "), getattr(checks, name)
 
 
-UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError)
-UNREADABLE += (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+UNREADABLE += (RuntimeError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
 """What reading a file, or a document of another form, raises."""
 
 
