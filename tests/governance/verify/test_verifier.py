@@ -78,9 +78,9 @@ def test_a_root_can_be_a_path_or_pinned(
 def test_a_file_that_is_not_covered_does_not_verify_with_its_folder(
     world: World, model: Path
 ) -> None:
-    write(model / "plots" / "loss.png", b"x")
+    write(model / "plots" / "loss.svg", b"x")
     verify(model, trust_root=world.root, at=AT)
-    for path in (model / "plots" / "loss.png", model / "plots"):
+    for path in (model / "plots" / "loss.svg", model / "plots"):
         with pytest.raises(CouldNotCheck, match="says nothing"):
             verify(path, trust_root=world.root, at=AT)
 
