@@ -153,7 +153,9 @@ LEFT: Mapping[str, Mapping[str, str]] = {
     "docs/replay.md": {
         "govray replay RUN --key auditor.pem": "a root with a witness: tests/train/replay",
     },
-    "docs/search.md": {"GOVRAY_KEY=operator.pem govray tune": "tests/tune/test_search_on_cluster.py"},
+    "docs/search.md": {
+        "GOVRAY_KEY=operator.pem govray tune": "tests/tune/test_search_on_cluster.py"
+    },
     "docs/submissions.md": {
         "python jobs/": "a queue's submission: tests/platform/queue/test_morning_on_cluster.py",
         "govray runs resume": "the same",
