@@ -96,6 +96,12 @@ def test_every_form_of_a_text_is_one_when_normalised(text: str, form: str) -> No
     assert normalised(normalised(text)) == normalised(text)
 
 
+def test_the_normal_form_is_unicodes_own() -> None:
+    """NFKC_Casefold: what is folded is composed again, and what is ignored parts no letters."""
+    assert normalised("\u0390") == "\u0390"
+    assert normalised("E\u034f\u0301\u00ad\u200bß") == "\u00e9ss"
+
+
 def test_what_is_no_letter_changes_nothing() -> None:
     text = "The quick brown fox jumps over the lazy dog, and so it ends."
     same = shingles(text.encode())
