@@ -84,7 +84,6 @@ WALKED = {
     "docs/exports.md": "",
     "docs/faults.md": "",
     "docs/influence.md": "",
-    "docs/interactive.md": """echo '{"prompt": "def "}' > prompts.jsonl""",
     "docs/jax.md": "",
     "docs/logs.md": SERVED + "unset GOVRAY_SERVER",
     "docs/memorization.md": "",
@@ -138,13 +137,6 @@ LEFT: Mapping[str, Mapping[str, str]] = {
     "docs/deletion.md": {"govray --server https://govray.example experiments delete": "no search"},
     "docs/exports.md": {"jq ": "Rekor", "rekor-cli ": "no log", "cosign ": "no log"},
     "docs/faults.md": {"pytest ": "it takes an hour"},
-    "docs/interactive.md": {
-        "govray task": "it does not end",
-        "govray runs tensorboard": "it does not end",
-        "govray serve": "on a cluster's head: tests/platform/queue/test_tasks_on_cluster.py",
-        "curl ": "the same",
-        "python jobs/task.py": "the same",
-    },
     "docs/logs.md": {"govray serve": "it does not end", "govray queue run": "it does not end"},
     "docs/memorization.md": {
         "python -m benchmarks": "it takes an hour",
@@ -194,7 +186,11 @@ ELSEWHERE = {
 }
 """Page → the test that runs its commands, in a world of its own."""
 
-OUTSIDE = {"docs/storage.md": "a bucket of Amazon's"}
+OUTSIDE = {
+    "docs/interactive.md": "its programs do not end, or need the queue: test_interactive_verbs.py, "
+    "test_tasks_on_cluster.py and tests/platform/inference/test_batch.py start them",
+    "docs/storage.md": "a bucket of Amazon's",
+}
 """Page → why none of its commands run."""
 
 
@@ -233,13 +229,14 @@ def shell(cluster: None, forked: Forked, tmp_path_factory: pytest.TempPathFactor
     home = tmp_path_factory.mktemp("pages") / "home"
     tools = home.parent / "bin"
     tools.mkdir()
+    curl = shutil.which("curl")
     served = tools / "govray"
     served.write_text(
         f"""#!/bin/sh
 case "$1" in
 serve)
     {forked.govray} "$@" --port {free_port} >/dev/null 2>&1 &
-    until curl -fso /dev/null http://127.0.0.1:{free_port}/v1/live; do
+    until {curl} -fso /dev/null http://127.0.0.1:{free_port}/v1/live; do
         kill -0 $! && sleep 0.1 || exit
     done ;;
 *) exec {forked.govray} "$@" ;;
@@ -249,7 +246,7 @@ esac
     served.chmod(0o755)
     for name, does in {
         "pip": "echo a page would install something here >&2; exit 1",
-        "curl": f'exec {shutil.which("curl")} --fail-with-body "$@"',
+        "curl": f'exec {curl} --fail-with-body "$@"',
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{does}\n")
         (tools / name).chmod(0o755)
