@@ -10,7 +10,7 @@ leave them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -60,7 +60,7 @@ def other_weights(
     """Inside, the model and one adapter have other weights, and the forward is over them."""
     others: dict[int, nn.Parameter] = {}
     held: list[tuple[nn.Module, str, nn.Parameter]] = []
-    buffers: list[tuple[Mapping[str, Tensor | None], str, Tensor, Tensor]] = []
+    buffers: list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]] = []
 
     def stand_in(parameter: nn.Parameter) -> nn.Parameter:
         if id(parameter) not in others:

@@ -9,7 +9,7 @@ Invariants:
 * Taking a state changes nothing, and needs little memory: of a tensor's content, 64 bits
   are kept.
 * A tensor counts by its content. So an attribute that holds a new tensor after every forward, such
-  as the last attention, is as before after a forward of the same rows. A running mean is not.
+  as the last attention, is as before if the rows are the same. A running mean is not.
 
 Of modules, globals, closures of functions that are no hooks, files and objects of torch's own are
 not looked into.

@@ -220,7 +220,10 @@ def _try(
 @contextmanager
 def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Inside, ``step`` is that of the optimizer's class, and nothing else."""
-    hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    hooks: list[dict[Any, Any]] = [
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+    ]
     hooks += [each for each in _GLOBAL_HOOKS if each is not None]
     held = [dict(each) for each in hooks]
     wrapper = vars(optimizer).pop("step", None)

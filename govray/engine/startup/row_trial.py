@@ -259,7 +259,7 @@ class _Comparison:
         }
         self._own = {name for name in self._learning if name in base}
         self._adapts = len(self._own) < len(self._learning)
-        self.deep = (
+        self.deep: bool = (
             earlier.deep
             if earlier
             else not self._own <= trial._compared or (self._adapts and not trial._compared_adapter)
