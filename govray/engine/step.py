@@ -46,7 +46,7 @@ There is no mixed precision with loss scaling.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -118,8 +118,8 @@ class GovernedStep(GatedStep):
     Args:
         routed: The model, equal on all ranks.
         optimizer: Over exactly the parameters that may learn, adapters' included.
-        watch: Over model, parameters and optimizer.
-        try_optimizer: Before the first step, on all ranks together.
+        watch: Over model, parameters and optimizer, which is tried before the first step; None
+            where nothing is to be kept apart.
         try_rows: Before rows of a stream train; None where a rank may not try by itself.
         late: Whether a step is confirmed when the next one is queued; for an optimizer that
             `can_stay`.
@@ -134,8 +134,7 @@ class GovernedStep(GatedStep):
         aggregator: Governed,
         agreement: Agreement,
         clip: GradientClip,
-        watch: WeightWatch,
-        try_optimizer: OptimizerTrial,
+        watch: WeightWatch | None,
         try_rows: StartupTrial | None,
         late: bool,
     ) -> None:
@@ -147,7 +146,7 @@ class GovernedStep(GatedStep):
         self._aggregator = aggregator
         self._clip = clip
         self._watch = watch
-        self._try_optimizer = try_optimizer
+        self._try_optimizer = OptimizerTrial(optimizer, routed, watch) if watch else None
         self._try_rows = try_rows
         self._late = late
         self._queued: _Queued | None = None
@@ -285,9 +284,10 @@ class GovernedStep(GatedStep):
         self, batch: StepBatch, passes: Sequence[Pass], loss_fn: LossFn, here: FirstFailure
     ) -> None:
         with here.noted():
-            self._try_optimizer()  # whatever failed here: shards may be gathered in it
-            adapters = {each.adapter for each in passes} - {None}
-            self._watch.look([n for a in adapters for n in self.routed.groups[f"{ADAPTER}{a}"]])
+            if self._watch and self._try_optimizer:
+                self._try_optimizer()  # whatever failed here: shards may be gathered in it
+                adapters = {each.adapter for each in passes} - {None}
+                self._watch.look([n for a in adapters for n in self.routed.groups[f"{ADAPTER}{a}"]])
         if self._try_rows and here.failure is None:
             with here.noted():
                 self._try_rows(batch.micro_batches, batch.step, loss_fn)
@@ -348,7 +348,7 @@ class GovernedStep(GatedStep):
             trained = [self.routed.parameters[name] for name in names]
             with (
                 optimizer_view(self.optimizer, trained, self.routed.adapter_ids, stays),
-                self._watch.stepping(names),
+                self._watch.stepping(names) if self._watch else nullcontext(),
             ):
                 self.optimizer.step()
         self.agreement.confirm(exchange.step, moved.failure)
@@ -463,7 +463,8 @@ def build_step(
     if late is None:
         devices = {parameter.device for parameter in routed.parameters.values()}
         late = len(devices) == 1 and devices.pop().type == "cuda"
-    watch = WeightWatch(model, routed.parameters, optimizer)
+    # Where every stream may update everything, nothing is to be kept apart.
+    watch = WeightWatch(model, routed.parameters, optimizer) if routed.keeps_apart else None
     return GovernedStep(
         routed,
         optimizer,
@@ -472,7 +473,6 @@ def build_step(
         agreement=agreement,
         clip=GradientClip(routed, aggregator, agreement, settings.clip_norm),
         watch=watch,
-        try_optimizer=OptimizerTrial(optimizer, routed, watch),
         try_rows=try_rows if aggregator.tries else None,
         late=late and can_stay(optimizer) and not settings.shards,
     )

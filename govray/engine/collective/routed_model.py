@@ -55,6 +55,11 @@ class RoutedModel:
         return frozenset(name for domain in self.domains for name in domain.parameters)
 
     @cached_property
+    def keeps_apart(self) -> bool:
+        """Whether some stream may not update everything that is trained."""
+        return any(stream.weights.keys() != self.trained for stream in self.streams.values())
+
+    @cached_property
     def adapter_ids(self) -> frozenset[int]:
         """``id`` of every adapter's parameter. Not the parameters: hashing those would touch
         them."""

@@ -91,13 +91,9 @@ class OptimizerTrial:
         self._tried = False
 
     def __call__(self) -> None:
-        """Try it, unless every stream may update everything: then nothing is to be kept apart."""
-        if self._tried:
-            return
-        self._tried = True
-        routed = self._routed
-        if any(stream.weights.keys() != routed.trained for stream in routed.streams.values()):
-            try_optimizer(self._optimizer, routed, self._watch)
+        if not self._tried:
+            self._tried = True
+            try_optimizer(self._optimizer, self._routed, self._watch)
 
 
 def try_optimizer(

@@ -32,16 +32,17 @@ class Clock:
         return self.step >= BEGINS
 
 
-def train(put: Put, steps: int = 18) -> None:
+def train(put: Put, steps: int = 18, second: Route | None = UPPER) -> None:
     torch.manual_seed(0)
     model, clock = GPT(2, 8, CONTEXT, VOCABULARY, heads=2), Clock()
     model.register_buffer("scale", torch.ones(3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     put(model, optimizer, clock)
     everything = allow_all(model)
-    run = governed(model, optimizer, [everything, UPPER])
+    routes = [everything, second or everything]
+    run = governed(model, optimizer, list(dict.fromkeys(routes)))
     for clock.step in range(steps):
-        route = (everything, UPPER)[clock.step % 2]
+        route = routes[clock.step % 2]
         tokens = token_rows(2, CONTEXT, VOCABULARY, clock.step)
         run(step_batch(clock.step, [micro_batch(route, tokens)]), loss)
 
@@ -140,3 +141,8 @@ def test_what_a_hook_did_in_the_trial_it_may_do(named: str) -> None:
 
     puts = {"decay": post(decays, late=False), "data": post(clamps, late=False)}
     train(puts.get(named, schedules))
+
+
+@each_row("named", LATE.keys() - {"a backward"})
+def test_where_everything_trains_everything_hooks_are_free(named: str) -> None:
+    train(LATE[named][0], second=None)

@@ -450,6 +450,7 @@ def test_it_changes_nothing() -> None:
     again = governed(model, optimizer, routes)  # as after a resume, with a state
     before = state(model, optimizer)
     kept = [id(value) for held in optimizer.state.values() for value in held.values()]
+    assert again._try_optimizer is not None
     again._try_optimizer()
     assert again._try_rows is not None
     versions = [(id(p), p._version) for p in model.parameters()]
