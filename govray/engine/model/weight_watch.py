@@ -17,11 +17,12 @@ An adapter is looked at in the steps that reach it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -212,7 +213,8 @@ class WeightWatch:
 
         before = self._optimizer.register_step_pre_hook(begins)
         behind = self._optimizer.register_step_post_hook(ends)
-        self._optimizer._optimizer_step_post_hooks.move_to_end(behind.id, last=False)
+        hooks = cast("OrderedDict[int, Any]", self._optimizer._optimizer_step_post_hooks)
+        hooks.move_to_end(behind.id, last=False)
         try:
             yield
         finally:
