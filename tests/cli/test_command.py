@@ -167,7 +167,8 @@ def test_start_up_is_quick() -> None:
         (cpu_seconds(*GOVRAY, "--help"), cpu_seconds(sys.executable, "-c", prints_with))
         for _ in range(6)
     ]
-    assert min(ours for ours, _ in pairs) < 3 * min(theirs for _, theirs in pairs), pairs
+    # Of all: one process is a few ticks of the clock.
+    assert sum(ours for ours, _ in pairs) < 3 * sum(theirs for _, theirs in pairs), pairs
 
 
 def cpu_ticks(pid: int) -> int:

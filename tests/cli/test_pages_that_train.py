@@ -189,6 +189,7 @@ ELSEWHERE = {
 OUTSIDE = {
     "docs/interactive.md": "its programs do not end, or need the queue: test_interactive_verbs.py, "
     "test_tasks_on_cluster.py and tests/platform/inference/test_batch.py start them",
+    "docs/index.md": "its wheels are made of all dependencies, which takes minutes and a network",
     "docs/storage.md": "a bucket of Amazon's",
 }
 """Page → why none of its commands run."""

@@ -157,11 +157,12 @@ def batch(run: GovernedStep, step: int, device: str = "cpu") -> StepBatch:
 
 
 def reads_of(loss_fn: Any = loss, **settings: Any) -> HostReads:
-    """Of the third step: what is tried once was tried before."""
+    """Of the fourth step: what is tried once was tried before, and contents that the second left
+    are compared in the third."""
     run, parameters = four_streams(**settings)
-    for step in range(2):
+    for step in range(3):
         run(batch(run, step), loss)
-    rows = batch(run, 2)
+    rows = batch(run, 3)
     of_batch = (tensor for part in rows.micro_batches for tensor in part.tensors.values())
     with host_reads([*parameters, *of_batch]) as reads:
         result = run(rows, loss_fn)
@@ -192,16 +193,16 @@ def test_values_that_are_read_one_by_one_are_counted(monkeypatch: pytest.MonkeyP
 def test_a_late_step_reads_nothing_before_it_is_confirmed(norms_every: int) -> None:
     """Of the step before, what was computed is a copy on the host by then."""
     run, parameters = four_streams(fused=True, late=True, norms_every=norms_every)
-    for step in range(2):
+    for step in range(3):
         run.queue(batch(run, step), loss)
-    rows = batch(run, 2)
+    rows = batch(run, 3)
     of_batch = (tensor for part in rows.micro_batches for tensor in part.tensors.values())
     with host_reads([*parameters, *of_batch]) as reads:
         (before,) = run.queue(rows, loss)
         assert reads.found == []
         last = run.confirm()
     assert last is not None
-    assert (before.step, last.step) == (1, 2)
+    assert (before.step, last.step) == (2, 3)
     assert len(reads.found) == 1, reads.found
 
 

@@ -112,7 +112,7 @@ def test_the_file_that_it_names_is_a_search_and_can_be_previewed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    dry, real = re.findall(r"^\$ govray (.*)$", PAGE, re.M)
+    dry, real = re.findall(r"^\$ (?:GOVRAY_KEY=\S+ )?govray (.*)$", PAGE, re.M)
     assert dry == f"{real} --dry-run"
     assert app.run(shlex.split(dry)) == 0
     assert "4 trials" in capsys.readouterr().out

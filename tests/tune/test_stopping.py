@@ -78,5 +78,5 @@ def test_the_command_shows_the_preview(config: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "tiny: asha, 10 trials, at most 900 steps" in shown
     assert re.search(r"100 +5 +500\n +300 +3 +900\n +900 +2 +1,800", shown)
-    assert "Budget 3,200 steps, 36% of 9,000 if none ends early" in shown
+    assert "Budget 4,925 steps as expected, 9,000 at most if none fails" in shown
     assert "optimizer.lr=" in shown

@@ -229,7 +229,9 @@ def add_file(rng: random.Random, files: Files, others: Files) -> None:
 
 
 def _documents(files: Files) -> list[str]:
-    return [each for each in sorted(files) if files[each][:1] in (b"{", b"[")]
+    return [
+        each for each in sorted(files) if files[each][:1] in (b"{", b"[") and files[each] != b"{}"
+    ]
 
 
 def _lines(files: Files) -> list[str]:

@@ -33,7 +33,6 @@ PAIRS = [
     ("/models/{}/1.0.0", "guarded", "nothing"),
     ("/models/guarded/{}", "1.0.0", "9.9.9"),
     ("/attestations/{}", "{digest}", NOWHERE),
-    ("/ledgers/{}", "run-guarded", "run-nowhere"),
 ]
 OF_SUPPLIERS = [
     ("/v1/corpora/{}", "alpha", "omega"),
@@ -44,7 +43,6 @@ SAME = [
     ("/models/guarded/1.0.0", "/v1/models/guarded/versions/1.0.0"),
     ("/models/guarded", "/v1/models/guarded"),
     (f"/attestations/{NOWHERE}", f"/v1/attestations/{NOWHERE}/lineage"),
-    ("/ledgers/run-guarded", "/v1/ledgers/run-guarded"),
 ]
 """A page, and the address of the API that has the same."""
 
@@ -105,4 +103,4 @@ def test_without_the_rule_a_hidden_model_is_shown(
     monkeypatch.setattr(visible_models, "versions", lambda _: true())
     assert said(shelf, "public", "/v1/models/guarded/versions/1.0.0")[0] == 200
     monkeypatch.setattr(visible_models, "attestations", lambda _: true())
-    assert said(shelf, "public", "/ledgers/run-guarded")[0] == 200
+    assert said(shelf, "public", "/v1/ledgers/run-guarded")[0] == 200

@@ -95,7 +95,8 @@ def test_a_run_is_measured_in_the_numbers_that_it_trains_in(
 
     monkeypatch.setattr(entrypoint, "loss", noted)
     judged_trainer(here, {}, precision="bf16-mixed").train()
-    assert seen[True] == seen[False] == {True}
+    assert seen[False] == {True}
+    assert True in seen[True]  # the trial of rows, before that, is in float32
 
 
 def test_a_run_that_gets_no_better_ends_and_stays_ended(

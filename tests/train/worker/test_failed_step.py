@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from govray.engine.model.weight_watch import WeightWatch
 from govray.engine.step import GovernedStep
 from govray.errors import Malformed, RankFailed
 from govray.train import GovernedTrainer, govern
@@ -82,6 +83,8 @@ def test_without_that_a_step_half_done_would_be_committed(
     ledger."""
     run_here(monkeypatch)
     monkeypatch.setattr(GovernedStep, "require_sound", lambda self: None)
+    monkeypatch.setattr(WeightWatch, "look", lambda *_: None)
+    monkeypatch.setattr(WeightWatch, "stepping", lambda *_, **__: nullcontext())
     run = trainer_of(Deployment(tmp_path / "here")).train()
     newest = snapshot.latest(run)
     assert newest is not None
