@@ -83,9 +83,10 @@ def start_ray(
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_TIMEOUT_S))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     asked = address or os.environ.get("RAY_ADDRESS")
-    if meanwhile:
-        # No daemon: an end in the middle of an import, as by Ctrl-C, would be a segmentation fault.
-        threading.Thread(target=_import, args=(meanwhile,)).start()
+    # No daemon: an end in the middle of an import, as by Ctrl-C, would be a segmentation fault.
+    importing = threading.Thread(target=_import, args=(meanwhile,)) if meanwhile else None
+    if importing:
+        importing.start()
     if asked is None:
         # A local cluster listens on loopback only and ends with this process. Without the address,
         # Ray would join another cluster on this machine.
@@ -106,6 +107,8 @@ def start_ray(
             )
         if not asked:
             _begun.add(ray.get_runtime_context().gcs_address)
+        if importing:
+            importing.join()  # of one that fails, another thread would get half a module
     except Exception as error:  # Ray raises this very class where a node takes more than 30 s
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InfrastructureFailed(
