@@ -141,7 +141,7 @@ def test_a_persons_morning(office: Office) -> None:
         page.get_by_role("link", name="Sign in at localhost").click()
         page.wait_for_url(f"{office.address}/queue")
         expect(page.locator(".who")).to_contain_text("oidc:ada (engineer)")
-        expect(page.get_by_text("Nobody works off the queue yet")).to_be_visible()
+        expect(page.get_by_role("status")).to_contain_text("Nobody works off the queue yet")
 
         page.get_by_role("link", name="Start an experiment").click()
         text = FILE.replace("name: python-source-gpt", "name: the-mornings").strip()
@@ -185,7 +185,7 @@ def test_a_persons_morning(office: Office) -> None:
         expect(page.get_by_text("holds").first).to_be_visible()
         looked_at(page, "morning-5-promote")
         page.get_by_role("button", name="Move it to production").click()
-        expect(page.locator("header.head .badge").first).to_contain_text("production")
+        expect(page.locator("header.head .badge", has_text="production")).to_be_visible()
         with page.expect_download() as loading:
             page.get_by_role("link", name="The signed attestation of").click()
         assert "payloadType" in json.loads(loading.value.path().read_text())
