@@ -25,8 +25,8 @@ LEAST = 8
 """Fewest shingles of a text for a comparison to mean anything."""
 
 _IGNORED = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
-# Putting marks in order takes Python the square of their number.
-_MANY_MARKS = regex.compile(r"(\p{M}{30})\p{M}+")
+MANY_MARKS = regex.compile(r"(\p{M}{30})\p{M}+")
+"""More marks in a row than any text has: to put them in order takes Python the square of them."""
 _WORD_ALONE = regex.compile(r"[\p{LB=AK}\p{LB=AS}\p{LB=CJ}\p{LB=ID}\p{LB=SA}]")
 
 
@@ -50,7 +50,7 @@ def normalised(text: str) -> str:
     """The same for every way of encoding the letters of a text, in whatever case: NFKC_Casefold."""
     if text.isascii():
         return text.casefold()
-    kept = _MANY_MARKS.sub(r"\1", _IGNORED.sub("", text))
+    kept = MANY_MARKS.sub(r"\1", _IGNORED.sub("", text))
     folded = unicodedata.normalize("NFKC", kept).casefold()
     return unicodedata.normalize("NFKC", folded)
 

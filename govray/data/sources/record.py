@@ -6,15 +6,18 @@ go into quarantine is decided by who reads them.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from govray.data.rows import chat, tensor_record
+from govray.data.similarity.shingles import MANY_MARKS
 from govray.data.sources.columns import CONTENT, UNTRAINED, refuse_untrained
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import TARGETS, RowSchema
@@ -106,7 +109,18 @@ def normalise(text: str, steps: Sequence[Normalisation]) -> str:
     """``newlines``: CR LF and CR become LF. ``nfc``: Unicode's form NFC. In this order."""
     if "newlines" in steps:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return unicodedata.normalize("NFC", text) if "nfc" in steps else text
+    if "nfc" not in steps:
+        return text
+    # A supplier's marks stay, unlike those of a text that is compared. In their order Python has
+    # nothing left to do, and the form is the same.
+    return unicodedata.normalize("NFC", MANY_MARKS.sub(_in_order, text))
+
+
+def _in_order(marks: re.Match[str]) -> str:
+    """Marks decomposed and in canonical order (UAX 15, section 3)."""
+    each = "".join(unicodedata.normalize("NFD", mark) for mark in marks[0])
+    runs = groupby(each, lambda mark: unicodedata.combining(mark) > 0)
+    return "".join(mark for _, run in runs for mark in sorted(run, key=unicodedata.combining))
 
 
 def _content(value: Any) -> bytes:

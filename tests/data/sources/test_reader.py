@@ -6,7 +6,9 @@ import json
 import os
 import random
 import re
+import time
 import tracemalloc
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 from govray.data.sources import reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import Format, find
-from govray.data.sources.record import Flaw, SourceRecord
+from govray.data.sources.record import Flaw, SourceRecord, normalise
 from govray.errors import Malformed, UsageError
 from tests.support.source_files import FORMATS, ROWS, arrow_stream, jsonl, parquet
 
@@ -232,6 +234,17 @@ def test_text_is_changed_only_where_asked(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "b.txt").write_bytes(b"\xff")
     assert "cannot be normalised" in flaws(tmp_path / "files", normalisation=["nfc"])[0][1]
+
+
+def test_marks_in_a_row_are_put_in_order_and_all_stay() -> None:
+    """In order of their classes, Python puts n marks in the time of n squared."""
+    marks = "\u0300\u0327\u0903\u0344\u1d165\u0300"
+    for count in (5, 30, 200):
+        text = "é" + marks * count
+        assert normalise(text, ["nfc"]) == unicodedata.normalize("NFC", text)
+    began = time.process_time()
+    assert len(normalise("a" + "\u0300\u0327" * 200_000, ["nfc"])) == 400_000
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.arrow"])
