@@ -14,6 +14,7 @@ from govray.engine.steps.step_result import StepResult
 from govray.errors import GovrayError, Refused
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import (
     MAX_SQUARED_NORM,
@@ -32,7 +33,6 @@ from govray.train.run_folder.figures import Figure
 from govray.train.run_folder.ledger_wal import FILE, WriteAhead
 from govray.train.run_folder.loop_metrics import MetricLog
 from govray.train.run_folder.run_lock import Fence
-from govray.train.worker.memorization_watch import Seen
 
 
 class Recorder:
@@ -70,13 +70,17 @@ class Recorder:
                 self._fence.check()
                 self._ahead.append(leaf, norms)
 
-    def measured(self, seen: Seen, *, last: bool) -> None:
-        """What the monitor found after the step that was recorded last.
-        ``last``: whether it is the run's last step."""
+    def measured(self, profile: EntropyProfile) -> None:
+        """What the monitor found after the step that was recorded last."""
         if self._ahead:
             with self._noting_trouble():
-                self._ahead.note(seen.profile)
-                for made in seen.decisions:
+                self._ahead.note(profile)
+
+    def decided(self, decisions: Sequence[MonitorDecision], *, last: bool) -> None:
+        """What follows from a profile. ``last``: whether no step comes after its own."""
+        if self._ahead:
+            with self._noting_trouble():
+                for made in decisions:
                     decision = made.at_the_end() if last else made
                     append(self._folder, Memorized(at=now(), decision=decision))
 

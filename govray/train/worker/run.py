@@ -25,6 +25,7 @@ from govray.engine.gradients.forward import LossFn
 from govray.engine.steps.expiry import NoLongerValid
 from govray.engine.steps.step_result import StepResult
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
+from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.storage.bucket import StoreFailed
 from govray.storage.place import place
@@ -170,6 +171,7 @@ class Run:
         self._metrics: Mapping[str, float] = {}  # of the last step
         self._losses: list[float] = []  # of the steps since the commit before
         self._memorization: float | None = None  # as last measured
+        self._decisions: Sequence[MonitorDecision] = ()  # not recorded yet
 
     @property
     def start_step(self) -> int:
@@ -273,6 +275,7 @@ class Run:
 
     def _done(self, result: StepResult, began: float, loss_fn: LossFn) -> dict[str, float]:
         """Record a step that is confirmed; its metrics. Collective, if it is measured."""
+        self._decided(last=False)  # of a step that the loop did not report
         self._last = result
         leaf = self._leaf(result)
         self._recorder.step(leaf, self._norms(leaf, result))
@@ -321,15 +324,22 @@ class Run:
         seen = watch.after(leaf, without.get, loss_fn)
         if seen is None:
             return None
-        self._recorder.measured(seen, last=leaf.step + 1 == self.order.stop)
+        self._recorder.measured(seen.profile)
         self._run_metrics.measured(seen.profile)
+        self._decisions = seen.decisions
         if watch.told.pending is not None:
+            self._decided(last=False)
             self._commits.settle(self._trouble)
             raise RolledBack(
                 f"rolled back after step {leaf.step}, to step {watch.told.pending} or before",
                 where=f"run {self.order.run_id}",
             )
         return seen
+
+    def _decided(self, *, last: bool) -> None:
+        """Record what follows from the newest profile, once it is known whether a step comes."""
+        self._recorder.decided(self._decisions, last=last)
+        self._decisions = ()
 
     def _governed(self, batch: StepBatch, loss_fn: LossFn, *, now: bool) -> Sequence[StepResult]:
         """One step, without the corpora whose credentials ended by its agreed time. Rows take the
@@ -410,6 +420,7 @@ class Run:
         if section is not None:
             self._judge(section, done, numbers)
         finished = done == self.order.stop or self._best.ended
+        self._decided(last=finished)
         last = finished or self._last.asked is AfterStep.STOP
         pause = self._last.asked is AfterStep.PAUSE and not last
         due = last or bool(self._last.asked) or self._planned_commit(done)

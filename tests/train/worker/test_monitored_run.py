@@ -27,6 +27,7 @@ from govray.train.state.snapshot import latest
 from govray.train.worker import recorder, run_start
 from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
+from tests.support.held_out import hold_out
 from tests.support.killed_training import Killed, killed_after
 from tests.support.monitored_world import EVEN, half_of
 from tests.support.solo import run_here
@@ -138,8 +139,9 @@ def here(tmp_path: Path) -> Deployment:
     return Deployment(tmp_path / "here", policy_text=POLICY + SECTION)
 
 
-def trainer_of(here: Deployment, *, kept: int = 1) -> GovernedTrainer:
+def trainer_of(here: Deployment, *, kept: int = 1, **changes: Any) -> GovernedTrainer:
     value = here.experiment(
+        **changes,
         max_steps=STEPS,
         checkpoint={"every_steps": 4, "save_trial_latest": kept},
         resources={"num_workers": 1},
@@ -190,6 +192,27 @@ def test_a_gated_corpus_is_left_out_from_the_next_step_on(
     outcome = replay(run)
     assert outcome.identical
     assert scripted.calls == calls
+
+
+def test_where_a_run_ends_early_nothing_follows_from_its_last_profile(
+    here: Deployment, scripted: type[Scripted]
+) -> None:
+    """The event says what the attestation derives; the control is the test above."""
+    hold_out(here)
+    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-one" and step >= 4)
+    early = {"patience": 3, "min_delta": 1000.0}
+    section = {
+        "corpora": str(here.folder / "validation"),
+        "every_steps": 2,
+        "early_stopping": early,
+    }
+    run, model = attested(here, trainer_of(here, validation=section))
+    assert model.attestation.steps == 8
+    [event] = [e for e in events.read(run) if isinstance(e, events.Memorized)]
+    assert event.text.endswith("after step 7 (head): noticed at the end, nothing followed")
+    assert model.attestation.memorization is not None
+    assert model.attestation.memorization.decisions == (event.decision,)
+    assert not model.gates
 
 
 REROUTES = SECTION.replace("fallback: nothing", "fallback: narrow")
