@@ -13,14 +13,10 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Protocol
-
-from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from govray.tune.objective import TrialReport, conclude
 from govray.tune.points import Point
-from govray.tune.recipe import TIME
 from govray.tune.successive_halving import (
     Action,
     AsynchronousHalving,
@@ -75,39 +71,6 @@ class ToTheEnd:
     def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
         return said.step < self._steps and math.isfinite(said.value)
-
-
-class RaysOwn:
-    """ASHA on one bracket by Ray's scheduler, as `searchers.asha` has it without a limit."""
-
-    def __init__(self, bracket: Bracket, divisor: int) -> None:
-        self._names = iter(range(bracket.trials))
-        self._scheduler = AsyncHyperBandScheduler(
-            time_attr=TIME,
-            max_t=bracket.rungs[-1],
-            grace_period=bracket.rungs[0],
-            reduction_factor=divisor,
-            brackets=1,
-        )
-        self._scheduler.set_search_properties("objective", "min")
-
-    def next(self) -> str | None:
-        """See `Method`."""
-        number = next(self._names, None)
-        if number is not None:
-            self._scheduler.on_trial_add(None, _trial(str(number)))
-        return None if number is None else str(number)
-
-    def goes_on(self, trial: str, said: TrialReport) -> bool:
-        """See `Method`."""
-        if not math.isfinite(said.value):
-            return False
-        decision = self._scheduler.on_trial_result(None, _trial(trial), said.to_result())
-        return bool(decision == AsyncHyperBandScheduler.CONTINUE)
-
-
-def _trial(name: str) -> SimpleNamespace:
-    return SimpleNamespace(trial_id=name)
 
 
 class Halving:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks.search_cache import Cached
-from benchmarks.search_race import Halving, Method, RaysOwn, Reached, ToTheEnd, race
+from benchmarks.search_race import Halving, Method, Reached, ToTheEnd, race
 from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point
 from govray.tune.successive_halving import Bracket
@@ -89,7 +89,7 @@ def searched(
         return replace(found, objective=found.value)
 
     return race(
-        _method(cached, arm, form, divisor),
+        _method(cached, form, divisor),
         lambda number: {"number": number},
         said,
         workers=workers,
@@ -98,15 +98,11 @@ def searched(
     )
 
 
-def _method(cached: Cached, arm: str, form: str | None, divisor: int) -> Method:
+def _method(cached: Cached, form: str | None, divisor: int) -> Method:
     bracket = Bracket(cached.rungs, size(cached))
     made: Mapping[str | None, Callable[[], Method]] = {
         None: lambda: ToTheEnd(size(cached), cached.rungs[-1]),
-        "stopping": lambda: (
-            RaysOwn(bracket, divisor)
-            if arm == "plain"
-            else Halving([bracket], divisor, stopping=True)
-        ),
+        "stopping": lambda: Halving([bracket], divisor, stopping=True),
         "promotion": lambda: Halving([bracket], divisor),
     }
     return made[form]()

@@ -6,7 +6,7 @@ Use it for a few values. A range of numbers needs a ``count``.
 from __future__ import annotations
 
 from govray.tune.dry_run import grid_points as preview
-from govray.tune.recipe import METRIC, Recipe
+from govray.tune.recipe import Recipe
 from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
@@ -14,11 +14,8 @@ __all__ = ["preview", "recipe"]
 
 def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Try all points of the grid, ``concurrent`` at once."""
-    from ray.tune import TuneConfig
-
-    from govray.tune.point_searcher import Points, from_sequence
+    from govray.tune.point_searcher import Points, dealt, from_sequence
     from govray.tune.points import grid
 
     points = list(grid(file.search))
-    searcher = Points(from_sequence(points), len(points), concurrent)
-    return Recipe({}, TuneConfig(metric=METRIC, mode="min", search_alg=searcher, num_samples=-1))
+    return dealt(Points(from_sequence(points), len(points), concurrent))

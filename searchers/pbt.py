@@ -8,12 +8,10 @@ between the parts. All wait for the last one, so each comparison costs a restart
 
 from __future__ import annotations
 
-from functools import partial
-
 from govray.errors import UsageError
 from govray.tune.dry_run import Preview, population
 from govray.tune.may_change import check_may_change
-from govray.tune.recipe import METRIC, Recipe
+from govray.tune.recipe import Recipe
 from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
@@ -30,16 +28,10 @@ def preview(file: SearchFile) -> Preview:
 
 def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """A population of ``max_trials``, ``concurrent`` of them at once."""
-    from ray.tune import TuneConfig
-
     from govray.tune.pbt_scheduler import Population
-    from govray.tune.point_searcher import Points
-    from govray.tune.points import draw
+    from govray.tune.point_searcher import dealt, drawn_points
 
     search, [bracket] = file.search, preview(file).brackets
-    points = Points(partial(draw, search.space, search.seed), bracket.trials, concurrent)
+    points = drawn_points(file, concurrent)
     scheduler = Population(search.space, bracket.rungs[0], seed=search.seed, points=points)
-    config = TuneConfig(
-        metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
-    )
-    return Recipe({}, config, commit_at=bracket.rungs[:-1], repeats=False)
+    return dealt(points, scheduler, commit_at=bracket.rungs[:-1], repeats=False)

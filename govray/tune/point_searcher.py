@@ -10,12 +10,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from ray import tune
+from ray.tune.schedulers import TrialScheduler
 
-from govray.tune.points import Point
-from govray.tune.recipe import INVALID
+from govray.tune.points import Point, draw
+from govray.tune.recipe import INVALID, METRIC, Recipe
+from govray.tune.search_config import SearchFile
 
 
 class Points(tune.search.Searcher):
@@ -23,7 +26,7 @@ class Points(tune.search.Searcher):
     last. ``trials``: the number of valid trials."""
 
     def __init__(self, point: Callable[[int], Point | None], trials: int, concurrent: int) -> None:
-        super().__init__(metric="objective", mode="min")
+        super().__init__(metric=METRIC, mode="min")
         self._point = point
         self._trials = trials
         self.concurrent = concurrent
@@ -81,3 +84,18 @@ class Points(tune.search.Searcher):
 def from_sequence(points: Iterable[Point]) -> Callable[[int], Point | None]:
     dealt = list(points)
     return lambda number: dealt[number] if number < len(dealt) else None
+
+
+def drawn_points(file: SearchFile, concurrent: int) -> Points:
+    """``max_trials`` points of the space, drawn from the seed."""
+    search = file.search
+    return Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
+
+
+def dealt(points: Points, scheduler: TrialScheduler | None = None, **how: Any) -> Recipe:
+    """The recipe of a search whose scheduler compares these points; without one, each runs to its
+    end. ``how``: further fields of a `Recipe`."""
+    config = tune.TuneConfig(
+        metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
+    )
+    return Recipe({}, config, **how)

@@ -13,15 +13,30 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from govray.tune.point_searcher import Points
-from govray.tune.recipe import INVALID, METRIC, TIME
-from govray.tune.successive_halving import Action, AsynchronousHalving, HalvingState, TrialDecision
+from govray.tune.point_searcher import Points, dealt, drawn_points
+from govray.tune.recipe import INVALID, METRIC, TIME, Recipe
+from govray.tune.search_config import SearchFile
+from govray.tune.successive_halving import (
+    Action,
+    AsynchronousHalving,
+    Bracket,
+    HalvingState,
+    TrialDecision,
+)
 
 CONTINUE, PAUSE, STOP = (
     str(TrialScheduler.CONTINUE),
     str(TrialScheduler.PAUSE),
     str(TrialScheduler.STOP),
 )
+
+
+def halving(file: SearchFile, concurrent: int, brackets: Sequence[Bracket], **how: bool) -> Recipe:
+    """Deal ``max_trials`` random points, and halve them at each rung.
+    ``how``: as `AsynchronousHalving`."""
+    points = drawn_points(file, concurrent)
+    machine = AsynchronousHalving(brackets, file.search.divisor, **how)
+    return dealt(points, HalvingScheduler(machine, points))
 
 
 class HalvingScheduler(TrialScheduler):
