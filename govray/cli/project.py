@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import line, report
-from govray.cli.remote_runs import tell_restored
+from govray.cli.remote_runs import tell_marked
 from govray.cli.server_option import service
 from govray.cli.told import tell_rows
 from govray.cli.user_files import read_text
@@ -53,27 +53,10 @@ def archive(
 
 @app.command()
 def delete(name: Name) -> None:
-    """Mark a project to be deleted with all its runs, or nothing if one may not go."""
-    marked = service().projects.delete(name)
-    report(marked.model_dump(by_alias=True))
-    line(f"{name}  marked: it goes with its runs after {marked.gone_after}")
-    line(f"Take it back  govray project restore {name}")
-
-
-@app.command()
-def restore(name: Name) -> None:
-    """Take the marks of a project and its runs back, before they are removed."""
-    tell_restored(service().projects.restore(name).items)
-    line(f"{name}  stays")
-
-
-@app.command()
-def deleted() -> None:
-    """List projects that are marked to be deleted, and those that are gone."""
-    rows = (each.model_dump(by_alias=True) for each in service().projects.deletions())
-    columns = {"project": "project", "marked": "at", "by": "user", "goes after": "goneAfter"}
-    columns |= {"gone": "gone", "runs": "runs", "why": "why"}
-    tell_rows(rows, columns, "No project is marked to be deleted.")
+    """Mark all runs of a project to be deleted; once they are gone, delete it."""
+    marked = service().projects.delete(name).items
+    tell_marked(marked)
+    line(f"{name}  archived: delete it again once they are gone" if marked else f"Deleted {name}")
 
 
 @app.command()

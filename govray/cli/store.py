@@ -164,8 +164,6 @@ def sweep(storage: Storage, models: Models = None, store: Store = DEFAULT_STORE)
         f"SWEPT  {len(done.removed)} runs, {len(unnamed.removed)} archives of code and "
         f"{len(unnamed.prepared)} of prepared data removed"
     )
-    for project in done.projects:
-        field("gone", f"project {project}")
     for below in done.left:
         field("gone", f"files in {below}")
     for run, why in done.kept.items():

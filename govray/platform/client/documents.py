@@ -183,20 +183,6 @@ class Deletions(Answered):
     items: list[Deletion]
 
 
-class ProjectDeletion(Answered):
-    """A project that is to be deleted, or its tombstone."""
-
-    project: str
-    at: str
-    user: str
-    gone_after: str
-    gone: str | None = None
-    why: str | None = None
-    runs: int
-    bytes: str
-    digests: dict[str, list[str]]
-
-
 class Task(Answered):
     """A task in the queue. ``file`` is None in a listing, and for who may not see it."""
 

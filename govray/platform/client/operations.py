@@ -30,7 +30,6 @@ from govray.platform.client.documents import (
     FoundVersion,
     Metric,
     Model,
-    ProjectDeletion,
     Promoted,
     Run,
     StoredFiles,
@@ -322,9 +321,7 @@ class Projects(Namespace):
     get = Call("GET", "/v1/projects/{project}", Json)
     change = Call("PATCH", "/v1/projects/{project}", Json)
     space = Call("GET", "/v1/projects/{project}/space", Json)
-    delete = Call("DELETE", "/v1/projects/{project}", ProjectDeletion)
-    restore = Call("POST", "/v1/projects/{project}:restore", Deletions)
-    deletions = Pages("/v1/project-deletions", ProjectDeletion)
+    delete = Call("DELETE", "/v1/projects/{project}", Deletions)
     settings = Call("GET", "/v1/projects/{project}/settings", Json)
     set = Call("PUT", "/v1/projects/{project}/settings", Json)
     workspaces = Pages("/v1/workspaces", Json)

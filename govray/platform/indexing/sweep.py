@@ -5,9 +5,8 @@ its folder is removed, which looks once more (`govray.train.run_folder.removal`)
 becomes a tombstone. A kill between any two leaves a mark whose removal began: the next sweep goes
 on there. What may not go stays marked, with the reason, and is asked about again.
 
-A project goes in one transaction, once no run of it is there, whichever storage it lay on. Then
-what its tasks kept goes, and what a search says of itself once none of its runs is there. Both are
-looked for by each sweep anew, so a kill leaves nothing.
+What the tasks of a deleted project kept goes, and what a search says of itself once none of its
+runs is there. Both are looked for by each sweep anew, so a kill leaves nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ from govray.train.run_folder import removal
 @dataclass
 class Swept:
     """What one sweep did: the runs that it removed, and the others that were due, with why.
-    ``projects`` are those that are gone now, ``left`` the tasks and searches whose files are."""
+    ``left`` are the tasks and searches whose files are gone now."""
 
     removed: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
-    projects: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
 
@@ -58,21 +56,6 @@ def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) ->
         except (GovrayError, OSError) as error:
             done.kept[run] = why(error)
             _note(engine, run, why=done.kept[run])
-    with Session(engine) as session:
-        projects = [each.project for each in deletions.due_projects(session, at=at)]
-    for project in projects:
-        with Session(engine) as session:
-            begin_writing(session)
-            row = session.get(tables.ProjectDeletion, project)
-            if row is None or row.gone is not None:
-                continue  # restored meanwhile, or another sweep was faster
-            try:
-                deletions.finish_project(session, row, at=at)
-                done.projects.append(project)
-            except Refused as error:
-                row.why = error.what
-                session.add(row)
-            session.commit()
     for below in _left(engine, storage):
         try:
             remove_folder(storage, below)
@@ -87,12 +70,12 @@ def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) ->
 
 
 def _left(engine: Engine, storage: Place) -> list[str]:
-    """Folders below a storage of tasks whose project is gone, and of searches without a run."""
-    d, e, q, p = tables.Deletion, tables.Experiment, tables.QueueEntry, tables.ProjectDeletion
+    """Folders below a storage of tasks whose project is deleted, and of searches without a run."""
+    d, e, q, p = tables.Deletion, tables.Experiment, tables.QueueEntry, tables.Project
     gone = select(d.folder).join(e, col(e.id) == col(d.experiment)).where(e.kind == "tune")
     gone = gone.where(col(d.gone).is_not(None), d.storage == str(storage))
-    over = select(q.id).join(p, col(p.project) == col(q.project))
-    over = over.where(col(p.gone).is_not(None), col(q.kind).in_(KINDS))
+    over = select(q.id).join(p, col(p.name) == col(q.project))
+    over = over.where(col(p.deleted).is_not(None), col(q.kind).in_(KINDS))
     with Session(engine) as session:
         tasks = {f"{FOLDER}/{each}" for each in session.exec(over)}
         searches = {str(Path(each).parent) for each in session.exec(gone)} - {"."}

@@ -232,10 +232,10 @@ def _indexed(storage: Place, engine: Engine) -> set[str]:
 def _queued(session: Session) -> set[str]:
     """The archives of entries of the queue, but for those that ended and whose runs were deleted,
     all of them or with their project."""
-    q, d, p = tables.QueueEntry, tables.Deletion, tables.ProjectDeletion
+    q, d, p = tables.QueueEntry, tables.Deletion, tables.Project
     gone = select(d.experiment).where(col(d.gone).is_not(None))
     left = select(d.experiment).where(col(d.gone).is_(None))
-    projects = select(p.project).where(col(p.gone).is_not(None))
+    projects = select(p.name).where(col(p.deleted).is_not(None))
     deleted = or_(
         col(q.id).in_(gone) & col(q.id).not_in(left),
         col(q.project).in_(projects),

@@ -1,10 +1,10 @@
-"""Runs and projects to be deleted in two steps: marked, then gone after a time. Their tombstones.
+"""Runs to be deleted in two steps: marked, then gone after a time. Their tombstones, and projects.
 
 A mark removes nothing and is taken back by `restore`, until a removal begins. What may not go is
 refused when it is marked, and again when it is due: it may have been registered meanwhile. What
 stands in the run's folder is looked at by `govray.train.run_folder.removal`.
 
-A project is marked with all its runs or not at all, and goes when the last of them is gone.
+A project is deleted at once, when no run of it is there.
 
 A tombstone stays, through a rebuild too, with the digests of what was there. The numbers and
 decisions of a run whose folder is gone go with it; its row and those of its checkpoints stay.
@@ -43,7 +43,6 @@ from govray.platform.store.tables import (
     ModelVersion,
     Origin,
     Project,
-    ProjectDeletion,
     QueueEntry,
     Run,
     Subject,
@@ -263,17 +262,11 @@ def check_goes_on(session: Session, experiment: str) -> None:
 
 def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     """Take a mark back; its row stays, so no retention marks the run again.
-    Raises `Refused`: nobody marked it, removal began, or its project is marked."""
+    Raises `Refused`: nobody marked it, or removal began."""
     row = session.get(Deletion, run)
     where = f"run {run}"
     if row is None or row.restored is not None:
         raise Refused("it is not marked to be deleted", where=where)
-    if session.get(ProjectDeletion, row.project) is not None:
-        raise Refused(
-            f"its project {row.project} is deleted",
-            where=where,
-            do=f"Restore that as a whole: govray project restore {row.project}",
-        )
     if row.begun is not None:
         raise Refused(
             f"its removal began at {row.begun}",
@@ -295,9 +288,8 @@ def project_runs(session: Session, project: Project) -> list[Run]:
     where = f"project {project.name}"
     if project.name == DEFAULT:
         raise Refused("it takes what names no other, so it stays", where=where)
-    known = session.get(ProjectDeletion, project.name)
-    if known is not None and known.gone is not None:
-        raise Refused(f"it was deleted on {known.gone}", where=where)
+    if project.deleted is not None:
+        raise Refused(f"it was deleted on {project.deleted}", where=where)
     q, e, t, d = QueueEntry, Experiment, Run, Deletion
     for entry in session.exec(select(q).where(q.project == project.name).order_by(col(q.id))):
         _check_ended(entry, where)
@@ -307,84 +299,15 @@ def project_runs(session: Session, project: Project) -> list[Run]:
     return list(session.exec(there.order_by(col(t.id))))
 
 
-def mark_project(
-    session: Session, project: Project, *, days: int, by: ChangedBy
-) -> ProjectDeletion:
-    """Mark a project, whose runs are marked. It takes no experiments from now on."""
-    known = session.get(ProjectDeletion, project.name)
-    if known is not None:
-        return known
-    row = ProjectDeletion(
-        project=project.name,
-        at=by.at,
-        user=by.user,
-        gone_after=format_time(parse_time(by.at) + timedelta(days=days)),
-        archived=project.archived,
-        digests={},
-    )
+def end_project(session: Session, project: Project, *, delete: bool, by: ChangedBy) -> None:
+    """Archive a project, or ``delete`` it, of which no run is there. Its name stays taken, so
+    nobody gets what it had."""
     project.archived = True
-    session.add(row)
+    if delete:
+        project.deleted, project.description, project.settings = by.at, "", {}
     session.add(project)
-    log(session, by, "project.delete", f"project {project.name}", {"goneAfter": row.gone_after})
-    return row
-
-
-def restore_project(session: Session, project: Project, *, by: ChangedBy) -> list[str]:
-    """Take back the marks of a project and of its runs whose removal has not begun; the runs.
-    Raises `Refused`: it is not marked, or is gone."""
-    row = session.get(ProjectDeletion, project.name)
-    where = f"project {project.name}"
-    if row is None or row.gone is not None:
-        raise Refused("it is not marked to be deleted", where=where)
-    d = Deletion
-    marked = select(d.run).where(
-        *(d.project == project.name, d.at >= row.at),
-        *(col(d.begun).is_(None), col(d.restored).is_(None)),
-    )
-    runs = list(session.exec(marked.order_by(col(d.run))))
-    project.archived = row.archived
-    session.add(project)
-    session.delete(row)
-    session.flush()
-    log(session, by, "project.restore", where, {})
-    for run in runs:
-        restore(session, run, by=by)
-    return runs
-
-
-def due_projects(session: Session, *, at: str) -> list[ProjectDeletion]:
-    """Those that are to go now, once nothing of their runs is left."""
-    p = ProjectDeletion
-    due = select(p).where(p.gone_after <= at, col(p.gone).is_(None))
-    return list(session.exec(due.order_by(col(p.project))))
-
-
-def finish_project(session: Session, row: ProjectDeletion, *, at: str) -> None:
-    """Make of a project's mark a tombstone. Its name stays taken, so nobody gets what it had.
-    Raises `Refused`: a run of it is still there, or something of it has not ended."""
-    project, d = session.get_one(Project, row.project), Deletion
-    for run in project_runs(session, project):
-        known = session.get(Deletion, run.id)
-        new = known is None or known.restored is not None
-        raise Refused(
-            f"its run {run.id} " + ("came later" if new else "is still there"),
-            where=f"project {project.name}",
-            do=f"Delete the project again: govray project delete {project.name}",
-        )
-    stones = session.exec(
-        select(d).where(d.project == project.name, col(d.gone).is_not(None)).order_by(col(d.run))
-    ).all()
-    names = ("attestations", "code", "manifest", "policy")
-    found = {name: [each.digests.get(name) for each in stones] for name in names}
-    found["attestations"] = [each for some in found["attestations"] for each in some or ()]
-    row.digests = {name: sorted({*filter(None, given)}) for name, given in found.items()}
-    row.runs, row.bytes = len(stones), sum(each.bytes for each in stones)
-    row.gone, row.why = at, None
-    project.description, project.settings = "", {}
-    session.add(row)
-    session.add(project)
-    by = ChangedBy(user=SWEEP, at=at)
-    log(session, by, "project.deleted", f"project {project.name}", {"runs": row.runs})
+    action = "project.deleted" if delete else "project.delete"
+    log(session, by, action, f"project {project.name}", {})
 
 
 def due(session: Session, storage: str, *, at: str) -> list[str]:

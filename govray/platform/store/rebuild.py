@@ -7,8 +7,7 @@ old one unchanged.
 What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
 log. So are the queue, webhooks with what they were told, and workspaces with their projects and
 roles. So are rights holders' cases, the owners of experiments, the public attestations, the seen
-heads of ledgers, and the tombstones of deleted runs and
-projects. Lost is what storage has no longer: the rows
+heads of ledgers, and the tombstones of deleted runs. Lost is what storage has no longer: the rows
 of deleted runs and checkpoints. What the queue knows of a run's owner counts before what the old
 index had.
 """
@@ -37,7 +36,6 @@ KEPT = frozenset(
     | {"workspace", "project", "groupmember", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
     | {"browsersession", "signinattempt", "repeat", "task_ticket", "rightscase", "deletion"}
-    | {"projectdeletion"}
 )
 """The tables that storage does not know."""
 

@@ -514,12 +514,16 @@ class Workspace(SQLModel, table=True):
 
 
 class Project(SQLModel, table=True):
-    """What experiments are counted for, and whose they are. ``settings`` is its config policy."""
+    """What experiments are counted for, and whose they are. ``settings`` is its config policy.
+
+    ``deleted`` is when it was deleted: the row stays, and with it the name.
+    """
 
     name: str = Field(primary_key=True)
     workspace: str = Field(foreign_key="workspace.name", index=True)
     description: str = ""
     archived: bool = False
+    deleted: str | None = None
     settings: Json = Field(sa_type=JSON)
     created: str
     user: str
@@ -796,25 +800,6 @@ class Deletion(SQLModel, table=True):
     gone: str | None = None
     why: str | None = None
     attested: bool = False
-    bytes: int = Field(default=0, sa_type=BigInteger)
-    digests: Json = Field(sa_type=JSON)
-
-
-class ProjectDeletion(SQLModel, table=True):
-    """That a project is to be deleted with all its runs, and later its tombstone.
-
-    Its runs have marks of their own, and tombstones with their digests. ``archived`` is what the
-    project was before, for who restores it. ``digests`` name what its runs were made of.
-    """
-
-    project: str = Field(primary_key=True)
-    at: str
-    user: str
-    gone_after: str = Field(index=True)
-    archived: bool = False
-    gone: str | None = None
-    why: str | None = None
-    runs: int = 0
     bytes: int = Field(default=0, sa_type=BigInteger)
     digests: Json = Field(sa_type=JSON)
 

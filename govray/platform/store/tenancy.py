@@ -23,7 +23,7 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.project_settings import ProjectSettings, parse_settings
-from govray.platform.store.tables import Project, ProjectDeletion, Workspace
+from govray.platform.store.tables import Project, Workspace
 
 DEFAULT = "default"
 """The workspace and the project of what names none."""
@@ -82,14 +82,14 @@ def make_project(
     check_name(name, "project")
     if get_workspace(session, workspace).archived:
         raise Refused("the workspace is archived", where=workspace)
-    if (deleted := session.get(ProjectDeletion, name)) is not None and deleted.gone:
+    if (known := session.get(Project, name)) is not None:
         raise Refused(
-            f"a project of this name was deleted on {deleted.gone}",
+            f"a project of this name was deleted on {known.deleted}"
+            if known.deleted
+            else "there is a project of this name",
             where=name,
-            do="Take another name: this one stays taken, for lineages name its runs",
+            do="Take another name: one stays taken, for lineages name its runs",
         )
-    if session.get(Project, name) is not None:
-        raise Refused("there is a project of this name", where=name)
     _check_room(session, Project, "projects")
     row = Project(
         name=name,
@@ -163,12 +163,8 @@ def change_project(
     Raises:
         Refused: It is the default project, is deleted, or its workspace is archived.
     """
-    if session.get(ProjectDeletion, row.name) is not None:
-        raise Refused(
-            "it is deleted",
-            where=f"project {row.name}",
-            do=f"Restore it, as long as it is there: govray project restore {row.name}",
-        )
+    if row.deleted is not None:
+        raise Refused(f"it was deleted on {row.deleted}", where=f"project {row.name}")
     if archived and not row.archived:
         _not_default(row.name, "project")
     if archived is False and session.get_one(Workspace, row.workspace).archived:

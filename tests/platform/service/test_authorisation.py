@@ -314,7 +314,6 @@ CASES = [
     seen("GET", PROJECT, STAFF),
     seen("PATCH", PROJECT, ("admin",), body={"description": "x"}),
     get(PROJECT + "/space", STAFF, "/v1/projects/default/space"),
-    get("/v1/project-deletions", STAFF),
     *(
         Case(method, PROJECT + verb, ("admin",), "/v1/projects/default" + verb, ok=(409,))
         for method, verb in (("DELETE", ""), ("POST", ":restore"))

@@ -1,4 +1,4 @@
-"""Runs and projects deleted over HTTP in two steps, what keeps them, and sweeps that are killed."""
+"""Runs deleted over HTTP in two steps, what keeps them and projects, and sweeps that are killed."""
 
 from __future__ import annotations
 
@@ -108,13 +108,6 @@ def in_a_project(service: Service, run: Path) -> tuple[str, Path]:
         session.add(Project(name=project, workspace="default", description="secret", **made))
         session.commit()
     return project, twin
-
-
-def of_project(service: Service, project: str) -> list[dict[str, Any]]:
-    ask = service.client("auditor")
-    found = ask.get("/v1/project-deletions", params={"project": project}).json()["items"]
-    assert isinstance(found, list)
-    return found
 
 
 def listed(service: Service, project: str, run: Path) -> list[bool]:
@@ -304,17 +297,16 @@ def test_what_needs_a_run_keeps_it_and_its_project_when_asked_and_when_due(
 ) -> None:
     (project, twin), admin = in_a_project(service, run), service.client("admin")
     paths = (f"runs/{run.name}", f"experiments/{run.name}", f"projects/{project}")
-    assert admin.delete(f"/v1/projects/{project}").status_code == 200
+    marked = admin.delete(f"/v1/projects/{project}").json()["items"]
+    assert [each["run"] for each in marked] == sorted([run.name, twin.name])
     with KEEPS[said](service, run) or nullcontext():
         done = swept(service, run)
         # Negative control: what nothing needs goes.
-        assert (done.removed, done.projects) == ([twin.name], [])
+        assert done.removed == [twin.name]
         assert said in done.kept[run.name]
         assert said in told(service, run)["why"]
-        assert run.name in of_project(service, project)[0]["why"]
         assert (run / folder_name(20)).is_dir()
-        [back] = admin.post(f"/v1/projects/{project}:restore").json()["items"]
-        assert (back["run"], back["restored"]) == (run.name, NOW)
+        assert restore(service, run, "admin").status_code == 200
         for path in paths:
             answer = admin.delete(f"/v1/{path}")
             assert answer.status_code in (400, 409)
@@ -322,7 +314,7 @@ def test_what_needs_a_run_keeps_it_and_its_project_when_asked_and_when_due(
             assert STOPS.get(said, "") in answer.text
             assert str(run.parent) not in answer.text
     assert told(service, run)["restored"] == NOW
-    assert of_project(service, project) == []
+    assert listed(service, project, run)[0]
 
 
 def test_what_can_not_go_or_has_not_ended_keeps_its_project(service: Service, run: Path) -> None:
@@ -339,67 +331,39 @@ def test_what_can_not_go_or_has_not_ended_keeps_its_project(service: Service, ru
     for path in (asked, f"/v1/runs/{run.name}", f"/v1/experiments/{run.name}"):
         answer = admin.delete(path)
         assert (answer.status_code, "lies at a URL" in answer.text) == (409, True)
-    # Negative control: without either it is marked.
+    # Negative control: without either its runs are marked.
     change(service, Experiment, run, storage=str(run.parent))
     assert admin.delete(asked).status_code == 200
 
 
-def test_a_project_goes_whole_and_its_tombstone_has_its_name_and_digests(
+def test_a_project_is_deleted_once_its_runs_are_gone_and_its_name_stays(
     service: Service, run: Path
 ) -> None:
     (project, twin), admin = in_a_project(service, run), service.client("admin")
-    asked, own = f"/v1/projects/{project}", service.client("engineer")
-    assert own.delete(asked).status_code == 403
-    assert own.post(f"{asked}:restore").status_code == 403
-    assert delete(service, twin, "admin").status_code == 200
-    marked = admin.delete(asked).json()
-    assert (marked["goneAfter"], marked["gone"], admin.delete(asked).json()) == (
-        LATER,
-        None,
-        marked,
-    )
-    assert all(listed(service, project, run))
-    # It takes nothing any more, and none of its runs is taken out of it.
-    for answer in (restore(service, run), admin.patch(asked, json={"archived": False})):
-        assert (answer.status_code, f"project restore {project}" in answer.text) == (409, True)
-    # Negative control: before its time nothing goes, and it comes back as it was.
-    assert swept(service, run, "2026-11-28T11:59:59Z") == Swept()
-    assert admin.post(f"{asked}:restore").status_code == 200
-    assert (admin.get(asked).json()["archived"], of_project(service, project)) == (False, [])
-    assert swept(service, run) == Swept()
-    admin.delete(asked)
-    late = run.with_name(f"late-{run.name}")
-    late.mkdir()
-    with Session(service.engine) as session:
-        add_rows(session, late, [])
-        session.get_one(Experiment, late.name).project = project
-        session.commit()
+    asked = f"/v1/projects/{project}"
+    assert service.client("engineer").delete(asked).status_code == 403
+    # It takes nothing from now on, and is there as long as a run of it is.
+    assert len(admin.delete(asked).json()["items"]) == 2
+    assert len(admin.delete(asked).json()["items"]) == 2
+    assert admin.get(asked).json()["archived"]
     assert swept(service, run) == Swept(removed=[run.name, twin.name])
-    assert of_project(service, project)[0]["why"] == f"its run {late.name} came later"
-    assert admin.delete(asked).status_code == 200
-    assert swept(service, run) == Swept(removed=[late.name], projects=[project])
-    assert os.listdir(run.parent) == []
-    [stone] = of_project(service, project)
-    assert (stone["gone"], stone["runs"], stone["bytes"], stone["why"]) == (LATER, 3, "28", None)
-    assert stone["digests"] == {
-        "attestations": [],
-        **{key: [ZERO] for key in ("code", "manifest", "policy")},
-    }
+    assert all(listed(service, project, run))
+    assert "secret" in admin.get(asked).text
+    assert admin.delete(asked).json() == {"items": []}
     assert not any(listed(service, project, run))
     assert service.client("auditor").get(f"/v1/runs/{run.name}").status_code == 200
     assert "secret" not in admin.get(asked).text
     taken = {"name": project, "workspace": "default"}
     for answer in (
         admin.delete(asked),
-        admin.post(f"{asked}:restore"),
+        admin.patch(asked, json={"archived": False}),
         admin.post("/v1/projects", json=taken),
     ):
-        assert answer.status_code == 409
+        assert (answer.status_code, f"deleted on {NOW}" in answer.text) == (409, True)
     with Session(service.engine) as session:
         mine = select(AuditEntry.action).where(AuditEntry.subject == f"project {project}")
         actions = session.exec(mine.order_by(col(AuditEntry.number))).all()
-    assert actions[0::3] == ["project.delete", "project.deleted"]
-    assert actions[1::3] == ["project.restore"]
+    assert actions == ["project.delete", "project.delete", "project.deleted"]
 
 
 def test_only_who_started_it_and_admins_delete_and_restore(service: Service, run: Path) -> None:
@@ -573,16 +537,15 @@ def test_what_a_search_and_tasks_keep_goes_with_the_last_run_and_the_project(
         assert "is being driven" in swept(service, run).kept[search.name]
     assert swept(service, run) == Swept(left=names[:1])
     assert admin.delete(f"/v1/projects/{project}").status_code == 200
-    # Negative control: a project that stays keeps what its tasks kept.
-    _held(service, run)
+    # Negative control: a project that is there keeps what its tasks kept.
     assert swept(service, run).left == []
     assert (task / "files" / "output.log").exists()
-    holds.release(run, "case 7")
+    assert admin.delete(f"/v1/projects/{project}").json() == {"items": []}
     elsewhere = run.with_name("elsewhere")
     task.rename(elsewhere)
     task.symlink_to(elsewhere)
     done = swept(service, run)
-    assert (done.projects, done.left) == ([project], [])
+    assert done.left == []
     assert "a link or a file" in done.kept[names[1]]
     task.unlink()
     elsewhere.rename(task)
@@ -598,8 +561,7 @@ KILLED_AT: dict[str, tuple[Any, str, int]] = {
     "removal": (removal, "_clear", 0),
     "between two files": (os, "unlink", 1),
     "tombstone": (deletions, "finish", 0),
-    "all runs": (deletions, "finish_project", 0),
-    "project": (sweeping, "remove_folder", 0),
+    "files": (sweeping, "remove_folder", 0),
     "search": (removal, "_clear", 7),
     "tasks": (sweeping, "remove_folder", 1),
 }
@@ -618,8 +580,11 @@ def test_what_a_sweep_that_was_killed_left_the_next_one_ends(
     (project, twin), admin = in_a_project(service, run), service.client("admin")
     search, task = with_more(service, run, project)
     admin.delete(f"/v1/projects/{project}")
+    with Session(service.engine) as session:
+        session.get_one(Project, project).deleted = NOW
+        session.commit()
     where, name, calls = KILLED_AT[when]
-    tombstone = when in ("project", "search", "tasks")
+    tombstone = when in ("files", "search", "tasks")
 
     def dies() -> None:
         service.engine.dispose(close=False)  # the parent's connections
@@ -628,13 +593,10 @@ def test_what_a_sweep_that_was_killed_left_the_next_one_ends(
         swept(service, run)
 
     assert in_fork(dies) == KILLED
-    assert (told(service, run)["gone"] is None) == (when != "all runs" and not tombstone)
-    assert (of_project(service, project)[0]["gone"] is None) != tombstone
-    assert all(listed(service, project, run)) != tombstone
+    assert (told(service, run)["gone"] is None) != tombstone
     assert task.exists()
     swept(service, run)
-    assert told(service, run)["gone"] == of_project(service, project)[0]["gone"] == LATER
-    assert not any(listed(service, project, run))
+    assert told(service, run)["gone"] == LATER
     left = {each.name for each in (run, twin)} if model else set()
     assert not search.exists() or model
     assert {*os.listdir(run.parent)} - {search.name} == left | {"tasks"}
@@ -690,15 +652,13 @@ def test_what_lineages_need_keeps_a_run_and_they_tell_what_was_deleted(tmp_path:
         # Negative control: these two alone kept it.
         assert admin.delete(asked).status_code == 200
         assert running.get("auditor", lineage).json() == before
-        assert swept(service, folder).projects == [project]
+        swept(service, folder)
         assert not (folder / folder_name(10)).exists()
         running.shelf.world.verify(folder / "model")
         after = running.get("auditor", lineage).json()
         assert after["run"].pop("deleted") == LATER
         assert after == before
         assert told(service, folder)["digests"]["attestations"] == [running.digest("narrow")]
-        stone = of_project(service, project)
-        assert stone[0]["digests"]["attestations"] == [running.digest("narrow")]
 
         def fill(new: Engine) -> None:
             with Session(new) as session:
@@ -707,4 +667,4 @@ def test_what_lineages_need_keeps_a_run_and_they_tell_what_was_deleted(tmp_path:
 
         rebuild(service.engine, fill)
         assert running.get("auditor", lineage).json()["run"]["deleted"] == LATER
-        assert (told(service, folder)["gone"], of_project(service, project)) == (LATER, stone)
+        assert told(service, folder)["gone"] == LATER

@@ -1,9 +1,9 @@
-"""Deleting runs and projects in two steps, marked now and gone after a time. Their tombstones.
+"""Deleting runs in two steps, marked now and gone after a time. Their tombstones, and projects.
 
 For who submits in the run's project: their own runs, and an admin's all. A project is for its
-admins, and goes with all its experiments and runs. A mark removes nothing,
-and `:restore` takes it back. What may not go is refused, with what needs it. The process that
-indexes the storage removes what is due.
+admins, and is deleted once its runs are gone. A mark removes nothing, and `:restore` takes it back.
+What may not go is refused, with what needs it. The process that indexes the storage removes what is
+due.
 """
 
 from __future__ import annotations
@@ -69,25 +69,9 @@ class Deletion(Answer):
 
 
 class Deletions(Answer):
-    """What became of each run of an experiment."""
+    """What became of each run of an experiment or project."""
 
     items: list[Deletion]
-
-
-class ProjectDeletion(Answer):
-    """A project that is to be deleted, or was."""
-
-    project: str
-    at: str = Field(description="When it was marked.")
-    user: str
-    gone_after: str = Field(description="When it is removed, at the earliest.")
-    gone: str | None = Field(description="When the last of its runs was gone.")
-    why: str | None = Field(description="Why it is still there, though it is due.")
-    runs: int = Field(description="So many went, once it is gone.")
-    bytes: Count = Field(description="Of their checkpoints.")
-    digests: dict[str, list[str]] = Field(
-        description="Of its runs' attestations, code, prepared data and policies, once it is gone."
-    )
 
 
 class Space(Answer):
@@ -187,46 +171,20 @@ def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
 
 
 @router.delete("/projects/{project}", responses=refusing(400, 409))
-def delete_project(visit: VisitDep, project: PlaceName) -> ProjectDeletion:
-    """Mark a project with all its experiments and runs, or nothing: one that may not go keeps all.
+def delete_project(visit: VisitDep, project: PlaceName) -> Deletions:
+    """Mark all runs of a project, or none: one that may not go keeps the others. It is archived.
 
-    It takes no experiments any more. Once its runs are gone it is, too. Its name stays taken. Runs
-    that came after the mark are marked by asking again.
+    Asked again, once its runs are gone, it is deleted: no run is in the answer. Its name stays
+    taken.
     """
     row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
     begin_writing(visit.session)
     visit.session.refresh(row)
-    days = settings_of(row).delete_after_days
-    _put_marks(visit, deletions.project_runs(visit.session, row), days)
-    marked = deletions.mark_project(visit.session, row, days=days, by=visit.by)
+    runs = deletions.project_runs(visit.session, row)
+    marked = _put_marks(visit, runs, settings_of(row).delete_after_days)
+    deletions.end_project(visit.session, row, delete=not runs, by=visit.by)
     visit.session.commit()
-    return ProjectDeletion.model_validate(marked)
-
-
-@router.post("/projects/{project}:restore", responses=refusing(409))
-def restore_project(visit: VisitDep, project: PlaceName) -> Deletions:
-    """Take back the marks of a project and of its runs whose removal has not begun."""
-    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
-    begin_writing(visit.session)
-    d, runs = tables.Deletion, deletions.restore_project(visit.session, row, by=visit.by)
-    found = visit.session.exec(select(d).where(col(d.run).in_(runs)).order_by(col(d.run)))
-    items = [Deletion.model_validate(each) for each in found]
-    visit.session.commit()
-    return Deletions(items=items)
-
-
-@router.get("/project-deletions")
-def deleted_projects(
-    visit: VisitDep, page: PageDep, project: Filter = None
-) -> Listing[ProjectDeletion]:
-    """Projects that are marked, and the tombstones of those that went. The latest mark first."""
-    p = tables.ProjectDeletion
-    statement = select(p).where(in_projects(visit.caller, p.project))
-    statement = filtered(statement, (p.project, project))
-    order = (p.at, p.project)
-    return page.listing(
-        visit.session, statement, order, ProjectDeletion.model_validate, descending=True
-    )
+    return Deletions(items=marked)
 
 
 @router.post(

@@ -25,10 +25,10 @@ def experiments(caller: Caller) -> ColumnElement[bool]:
 
 
 def in_a_project(project: Any) -> ColumnElement[bool]:
-    """Condition on a column with projects' names, for lists: not one that is deleted and gone. Its
+    """Condition on a column with projects' names, for lists: not one that is deleted. Its
     runs are still found by name, so what names them leads somewhere."""
-    d = tables.ProjectDeletion
-    return col(project).not_in(select(col(d.project)).where(col(d.gone).is_not(None)))
+    p = tables.Project
+    return col(project).not_in(select(col(p.name)).where(col(p.deleted).is_not(None)))
 
 
 def is_no_task() -> ColumnElement[bool]:
