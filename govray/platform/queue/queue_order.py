@@ -96,28 +96,22 @@ class Decision:
         preempt: To stop, so that they come back to the queue.
         shrink: To give slots back and go on with the others.
         grow: To hold so many slots from now on, more than it was told to keep.
-        refuse: What can never start → why.
         order: What goes on waiting, in order, by pool.
-        waits: What goes on waiting → why.
     """
 
     start: tuple[str, ...] = ()
     preempt: tuple[str, ...] = ()
     shrink: Mapping[str, Gift] = field(default_factory=dict)
     grow: Mapping[str, int] = field(default_factory=dict)
-    refuse: Mapping[str, str] = field(default_factory=dict)
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    waits: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotLimits) -> Decision:
-    """What to start, and who gives way or gets slots again, of all pools."""
-    refuse: dict[str, str] = {}
+    """What to start, and who gives way or gets slots again, of all pools. What can `never` start
+    takes no part."""
     lines: dict[str, list[Waiting]] = {}
     for each in waiting:
-        if why := never(each.pool, each.project, each.slots, limits):
-            refuse[each.id] = why
-        else:
+        if never(each.pool, each.project, each.slots, limits) is None:
             lines.setdefault(each.pool, []).append(each)
     held: dict[str, list[Holding]] = {}
     for one in holding:
@@ -134,23 +128,13 @@ def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotL
         preempt=tuple(id for pool in parts for id in pool.preempt),
         shrink={id: gift for pool in parts for id, gift in pool.shrink.items()},
         grow={id: slots for pool in parts for id, slots in pool.grow.items()},
-        refuse=refuse,
         order={pool.name: tuple(pool.order) for pool in parts if pool.name in lines},
-        waits={id: why for pool in parts for id, why in pool.waits.items()},
     )
 
 
 def never(pool: str, project: str, slots: int, limits: SlotLimits) -> str | None:
     """Why such an entry could never start, or None if it can."""
     return pools.never(pool, project, slots, limits.pools, limits.project(project).most(pool))
-
-
-def position(id: str, decision: Decision) -> int | None:
-    """The place of a waiting entry in its pool's line, from 1; None if it does not wait."""
-    for line in decision.order.values():
-        if id in line:
-            return line.index(id) + 1
-    return None
 
 
 class _Pool:
@@ -177,26 +161,21 @@ class _Pool:
         self.shrink: dict[str, Gift] = {}
         self.grow: dict[str, int] = {}
         self.order: list[str] = []
-        self.waits: dict[str, str] = {}
 
     def decide(self) -> None:
         for each in self._by_turns():
-            if not each.ready:
-                self._due_later = True
-                self._wait(each, "its next try is not due yet")
-            elif self._head is not None:
-                self._wait(each, f"behind {self._head.id}")
-            elif each.project in self._aside:
-                self._wait(each, f"behind others of {each.project!r}, which is at its limit")
-            elif self._over_limit(each) <= 0 and each.slots <= self._free:
+            takes_part = each.ready and self._head is None and each.project not in self._aside
+            if takes_part and self._over_limit(each) <= 0 and each.slots <= self._free:
                 self._hold(each.project, each.slots)
                 self.start.append(each.id)
-            else:
-                if self._give_way(each) or self._over_limit(each) <= 0:
-                    self._head = each
-                else:
-                    self._aside.add(each.project)
-                self._wait(each, self._why(each))
+                continue
+            self.order.append(each.id)
+            if not each.ready:
+                self._due_later = True
+            elif takes_part and (self._give_way(each) or self._over_limit(each) <= 0):
+                self._head = each
+            elif takes_part:
+                self._aside.add(each.project)
 
     def _by_turns(self) -> Iterable[Waiting]:
         """The line in order. What was told to start counts as held for who is next. What waits
@@ -278,13 +257,3 @@ class _Pool:
 
     def _sum(self, slots: Mapping[str, int], project: str | None = None) -> int:
         return sum(slots[one.id] for one in self._held if project in (None, one.project))
-
-    def _wait(self, each: Waiting, why: str) -> None:
-        self.order.append(each.id)
-        self.waits[each.id] = why
-
-    def _why(self, each: Waiting) -> str:
-        if self._over_limit(each) > 0:
-            most = self._limits.project(each.project).most(self.name)
-            return f"project {each.project!r} may hold {most} slots in pool {self.name!r}"
-        return f"it needs {each.slots} slots, and {max(self._free, 0)} are free"

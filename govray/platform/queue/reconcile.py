@@ -42,6 +42,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine, update
 from sqlmodel import Session, col
 
@@ -85,18 +86,14 @@ Decided = Callable[[QueueEntry], tuple[str, str | None] | None]
 """What an attestor has decided of an entry, and why; None while it is undecided."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retries:
-    """What becomes of jobs that end without being asked to.
+class Retries(BaseModel):
+    """What becomes of jobs that end without being asked to."""
 
-    Attributes:
-        most: Such ends without a new commit in between, before the entry is ERROR.
-        first_s: Seconds from one start to the next after the first; doubled each time.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    most: int = 5
-    first_s: float = 10.0
-    longest_s: float = 600.0
+    most: int = Field(default=5, ge=0, le=1000, description="Deaths without a new commit.")
+    first_s: float = Field(default=10.0, gt=0, le=86400, description="Seconds between two starts.")
+    longest_s: float = Field(default=600.0, gt=0, le=86400, description="The most of them.")
 
     def wait(self, failures: int) -> timedelta:
         """How far the next start is from the last one at least."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
@@ -36,6 +35,7 @@ IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 Name = Annotated[str, Field(pattern=WORD)]
 Slots = Annotated[int, Field(ge=1, le=1_000_000)]
+PathText = Annotated[Path, BeforeValidator(lambda text: Path(text) if type(text) is str else text)]
 
 
 class _Section(BaseModel):
@@ -93,18 +93,10 @@ class Project(_Section):
         return ProjectLimit(share=self.share, max_slots=self.max_slots)
 
 
-class RetrySection(_Section):
-    """What becomes of drivers that die."""
-
-    most: int = Field(default=5, ge=0, le=1000, description="Deaths without a new commit.")
-    first_s: float = Field(default=10.0, gt=0, le=86400, description="Seconds between two starts.")
-    longest_s: float = Field(default=600.0, gt=0, le=86400, description="The most of them.")
-
-
-class QueueFile(_Section):
+class Queue(_Section):
     """The file."""
 
-    address: str = Field(
+    address: Annotated[str, AfterValidator(lambda text: text.rstrip("/"))] = Field(
         pattern=r"^https?://[^\s/@]+/?$",
         description="Ray's dashboard on the head node, or the API server of Kubernetes.",
     )
@@ -115,10 +107,10 @@ class QueueFile(_Section):
     others: Project = Field(
         default_factory=Project, description="What a project gets that is not named."
     )
-    token_file: str | None = Field(
+    token_file: Annotated[PathText, AfterValidator(Path.expanduser)] | None = Field(
         default=None, description="A file of mode 0600 with the cluster's token."
     )
-    working_dir: str | None = Field(
+    working_dir: PathText | None = Field(
         default=None, description="What a run gets that was submitted without a folder."
     )
     jobs_account: str | None = Field(
@@ -128,27 +120,24 @@ class QueueFile(_Section):
     kubernetes: KubernetesSection | None = Field(
         default=None, description="How jobs run on Kubernetes, in the place of one Ray cluster."
     )
-    retries: RetrySection = Field(default_factory=RetrySection)
+    retries: Retries = Field(default_factory=Retries)
     attestor: AttestorSection | None = Field(
         default=None, description="Where attempts are registered, if an attestor signs."
     )
 
+    @property
+    def limits(self) -> SlotLimits:
+        """The slots of each pool, and what projects may hold."""
+        return SlotLimits(
+            pools={name: pool.slots for name, pool in self.pools.items()},
+            projects={name: project.limit() for name, project in self.projects.items()},
+            others=self.others.limit(),
+        )
 
-@dataclass(frozen=True, kw_only=True)
-class Queue:
-    """What ``queue.yaml`` says, checked."""
-
-    address: str
-    storage: str
-    store: str
-    limits: SlotLimits
-    slots: Mapping[str, Slot] = field(default_factory=dict)
-    retries: Retries = field(default_factory=Retries)
-    token_file: Path | None = None
-    working_dir: Path | None = None
-    jobs_account: str | None = None
-    kubernetes: KubernetesSection | None = None
-    attestor: AttestorSection | None = None
+    @property
+    def slots(self) -> dict[str, Slot]:
+        """A slot of each pool, by name."""
+        return {name: pool.slot() for name, pool in self.pools.items()}
 
     def token(self) -> str | None:
         """The cluster's token, read now; None where it has none. Raises `Refused`: others than its
@@ -181,40 +170,23 @@ def read_queue(path: Path) -> Queue:
     do = "See docs/queue.md, and the example deploy/queue.yaml"
     source = read_yaml_file(path, do=do)
     try:
-        file = QueueFile.model_validate(source.value, strict=True)
+        queue = Queue.model_validate(source.value, strict=True)
     except pydantic.ValidationError as error:
         raise source.wrong(error, do=do) from None
-    for name, project in file.projects.items():
+    for name, project in queue.projects.items():
         if isinstance(project.max_slots, Mapping):
-            for pool in project.max_slots.keys() - file.pools.keys():
+            for pool in project.max_slots.keys() - queue.pools.keys():
                 raise UsageError(
                     f"there is no pool {pool!r}",
                     where=source.where("projects", name, "max_slots", pool),
-                    do=f"Known are: {', '.join(sorted(file.pools))}",
+                    do=f"Known are: {', '.join(sorted(queue.pools))}",
                 )
     try:
-        place(file.storage)
+        place(queue.storage)
     except ValueError as error:
         raise UsageError(str(error), where=source.where("storage"), do=do) from None
-    if file.kubernetes is not None:
-        _check_kubernetes(file, source, do)
-    queue = Queue(
-        address=file.address.rstrip("/"),
-        storage=file.storage,
-        store=file.store,
-        limits=SlotLimits(
-            pools={name: pool.slots for name, pool in file.pools.items()},
-            projects={name: project.limit() for name, project in file.projects.items()},
-            others=file.others.limit(),
-        ),
-        slots={name: pool.slot() for name, pool in file.pools.items()},
-        retries=Retries(**file.retries.model_dump()),
-        token_file=Path(file.token_file).expanduser() if file.token_file else None,
-        working_dir=Path(file.working_dir) if file.working_dir else None,
-        jobs_account=file.jobs_account,
-        kubernetes=file.kubernetes,
-        attestor=file.attestor,
-    )
+    if queue.kubernetes is not None:
+        _check_kubernetes(queue, queue.kubernetes, source, do)
     if queue.token_file is not None:
         queue.check_address("token_file")
     if queue.attestor is not None:
@@ -222,17 +194,16 @@ def read_queue(path: Path) -> Queue:
     return queue
 
 
-def _check_kubernetes(file: QueueFile, source: Source, do: str) -> None:
+def _check_kubernetes(queue: Queue, section: KubernetesSection, source: Source, do: str) -> None:
     """Raise `UsageError` where jobs could not start, or would not be kept apart by project."""
-    assert file.kubernetes is not None
-    shared = file.kubernetes.shared()
+    shared = section.shared()
     rooms: dict[tuple[str, ...], Room] = {
-        ("pools", name): each for name, each in file.pools.items()
+        ("pools", name): each for name, each in queue.pools.items()
     }
-    rooms["kubernetes", "head"] = file.kubernetes.head
+    rooms["kubernetes", "head"] = section.head
     # KubeRay takes a limit of 0 for none (v1.7.0, common/pod.go, generateRayStartCommand).
     small = [path for path, each in rooms.items() if not (each.cpus and each.memory_gb)]
-    if file.attestor is None:
+    if queue.attestor is None:
         what, where = "no attestor is named, and pods get no key", source.where("kubernetes")
     elif shared is not None:
         what = f"two projects have one {shared}"
@@ -240,7 +211,7 @@ def _check_kubernetes(file: QueueFile, source: Source, do: str) -> None:
     elif small:
         what = f"the pods of {'.'.join(small[0])} need cpus and memory_gb: Kueue counts both"
         where = source.where(*small[0])
-    elif file.working_dir is not None and not Path(file.working_dir).is_absolute():
+    elif queue.working_dir is not None and not queue.working_dir.is_absolute():
         what, where = "it is a folder of the image", source.where("working_dir")
     else:
         return

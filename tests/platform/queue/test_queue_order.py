@@ -16,7 +16,7 @@ from govray.platform.queue.queue_order import (
     SlotLimits,
     Waiting,
     decide,
-    position,
+    never,
 )
 
 FOUR = SlotLimits(pools={"default": 4})
@@ -70,8 +70,7 @@ def test_a_large_head_is_not_overtaken_by_small_ones() -> None:
     found = decide([waits("1", slots=3), waits("2"), waits("3", project="b")], held, FOUR)
     # The other project holds less, so it is before the head. What is behind the head waits.
     assert found.start == ("3",)
-    assert found.waits == {"1": "it needs 3 slots, and 1 are free", "2": "behind 1"}
-    assert [position(each, found) for each in ("1", "2", "3")] == [1, 2, None]
+    assert found.order == {"default": ("1", "2")}
 
 
 def test_who_is_at_its_limit_steps_aside_with_all_of_its_project() -> None:
@@ -79,10 +78,7 @@ def test_who_is_at_its_limit_steps_aside_with_all_of_its_project() -> None:
     line = [waits("1", slots=2), waits("2"), waits("3", project="b", slots=3)]
     found = decide(line, [holds("0")], limits)
     assert found.start == ("3",)
-    assert found.waits == {
-        "1": "project 'a' may hold 2 slots in pool 'default'",
-        "2": "behind others of 'a', which is at its limit",
-    }
+    assert found.order == {"default": ("1", "2")}
     # The control: without the limit they start.
     assert decide(line[:2], [holds("0")], FOUR).start == ("1", "2")
 
@@ -131,8 +127,8 @@ def test_who_waits_with_its_priority_goes_before_it_and_lower_ones_behind_it() -
 def test_what_can_never_start_is_refused_and_is_in_nobody_s_way(entry: Waiting, why: str) -> None:
     limits = replace(FOUR, projects={"b": ProjectLimit(max_slots=2)})
     found = decide([entry, waits("2")], [], limits)
-    assert found.refuse == {"1": why}
-    assert found.start == ("2",)
+    assert never(entry.pool, entry.project, entry.slots, limits) == why
+    assert (found.start, found.order) == (("2",), {"default": ()})
 
 
 Queue = tuple[list[Waiting], list[Holding], SlotLimits]
@@ -209,6 +205,11 @@ def within(limits: SlotLimits, entries: Sequence[Entry]) -> bool:
     )
 
 
+def left(found: Decision) -> set[str]:
+    """What goes on waiting."""
+    return {id for line in found.order.values() for id in line}
+
+
 def after(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
     """Who holds slots when the pass is done."""
     grown = [replace(one, slots=found.grow.get(one.id, one.slots)) for one in held]
@@ -239,7 +240,7 @@ def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(queue: Queu
     now = after(line, held, found)
     started = [one for one in line if one.id in found.start]
     for one in line:
-        if one.id not in found.waits or not one.ready:
+        if one.id not in left(found) or not one.ready:
             continue
         lower = [
             other for other in started if other.pool == one.pool and other.priority < one.priority
@@ -270,7 +271,7 @@ def test_only_strictly_lower_priorities_give_way_and_each_slot_is_needed(queue: 
             for one in line
             if one.pool == pool
             and one.ready
-            and found.waits.get(one.id, "").startswith(("it needs", "project"))
+            and one.id in left(found)
             and all(one.priority > victim.priority for victim in less.values())
             and all(gift.to == one.id for id, gift in found.shrink.items() if id in less)
             and within(limits, [*rest, one])
@@ -308,7 +309,7 @@ def test_nothing_comes_again_before_what_waits_with_as_high_a_priority(queue: Qu
         if one.id not in found.grow:
             continue
         for other in line:
-            if other.id not in found.waits or other.pool != one.pool:
+            if other.id not in left(found) or other.pool != one.pool:
                 continue
             if other.priority < one.priority:
                 continue
@@ -323,7 +324,7 @@ def test_a_pass_after_a_pass_takes_nothing_back(queue: Queue) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     told = told_so(line, held, found)
-    again = decide([one for one in line if one.id in found.waits], told, limits)
+    again = decide([one for one in line if one.id in left(found)], told, limits)
     assert not {*found.shrink} & {*again.grow}
     assert not {*found.grow} & {*again.shrink}
     if not found.start:
