@@ -158,8 +158,8 @@ def _build(folder: Path, into: Path | None, how: BuildParts) -> dict[str, Any]:
         "passages": len(index),
         "bytes": index.size,
         "bytes_per_passage": index.size / max(1, len(index)),
-        "runs_seconds": marks[1] - marks[0],
-        "merge_seconds": marks[2] - marks[1],
+        "passages_seconds": marks[1] - marks[0],
+        "index_seconds": marks[2] - marks[1],
     }
 
 

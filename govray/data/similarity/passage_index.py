@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Literal
 from unicodedata import unidata_version
 
 import numpy as np
@@ -57,41 +57,6 @@ DIGEST = 32
 
 Digests = npt.NDArray[np.uint8]
 """SHA-256 of blocks, ``[blocks, DIGEST]``."""
-
-
-def block_count(size: int, block: int) -> int:
-    """How many blocks of at most ``block`` bytes ``size`` bytes have."""
-    return -(-size // block)
-
-
-class BlockWriter:
-    """Writes one sequence of blocks behind what a file has; ``digests`` and ``heads`` are theirs.
-    Heads are the first eight bytes of each block. It holds less than a block in memory."""
-
-    def __init__(self, file: BinaryIO, block: int) -> None:
-        self._file, self._block = file, block
-        self._rest = b""
-        self.digests = bytearray()
-        self.heads = bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Append bytes, however many. Raises ``OSError``."""
-        data = self._rest + data
-        whole = len(data) - len(data) % self._block
-        for start in range(0, whole, self._block):
-            self._write(data[start : start + self._block])
-        self._rest = data[whole:]
-
-    def end(self) -> None:
-        """Append the last block, if it is short."""
-        if self._rest:
-            self._write(self._rest)
-        self._rest = b""
-
-    def _write(self, block: bytes) -> None:
-        self._file.write(block)
-        self.digests += hashlib.sha256(block).digest()
-        self.heads += block[:8]
 
 
 def checked(
@@ -128,6 +93,7 @@ MOST = (1 << 32) - 1
 _SCHEMA = "govray.dev/similarity/v2"
 _MOST_HEADER = 4096
 _NUMBER = np.uint64(0xFFFFFFFF)
+_AT_ONCE = 1 << 16  # passages whose keys are in memory
 
 Entries = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
@@ -238,8 +204,8 @@ def open_index(folder: Path, root: str) -> PassageIndex:
     digest = str(stated.get("directory"))
     if stated != _stated(root, count, records, parts, digest):
         raise damaged(folder)
-    blocks = block_count(count, BLOCK_ENTRIES)
-    row_blocks = block_count(count, BLOCK_ROWS)
+    blocks = -(-count // BLOCK_ENTRIES)
+    row_blocks = -(-count // BLOCK_ROWS)
     sizes = (8 * parts, 8 * BANDS * blocks, DIGEST * BANDS * blocks, DIGEST * row_blocks)
     expected = {
         DIRECTORY: sum(sizes),
@@ -269,11 +235,7 @@ def open_index(folder: Path, root: str) -> PassageIndex:
 
 
 def write_index(
-    folder: Path,
-    root: str,
-    parts: Sequence[int],
-    rows: Iterator[npt.NDArray[np.void]],
-    bands: Iterator[Iterator[Entries]],
+    folder: Path, root: str, parts: Sequence[int], rows: Iterator[npt.NDArray[np.void]]
 ) -> None:
     """Write the files of an index, readable by their owner only.
 
@@ -282,30 +244,51 @@ def write_index(
         root: Merkle root of the records, ``sha256:<hex>``.
         parts: The records of each of the corpus's files.
         rows: The passages (``ROW``), in order, in pieces.
-        bands: Of each band the entries, ascending, in pieces.
     """
-    count = 0
     with _created(folder / PASSAGES) as file:
-        made = BlockWriter(file, BLOCK_ROWS * ROW.itemsize)
         for some in rows:
-            made.add(some.tobytes())
-            count += len(some)
-        made.end()
-    fences, digests = bytearray(), bytearray()
-    with _created(folder / ENTRIES) as file:
-        for band in bands:
-            entries = BlockWriter(file, BLOCK_ENTRIES * ENTRY.itemsize)
-            for each in band:
-                entries.add(each.astype(ENTRY, copy=False).tobytes())
-            entries.end()
-            fences += entries.heads
-            digests += entries.digests
-    directory = b"".join([np.array(parts, "<u8").tobytes(), fences, digests, made.digests])
+            some.tofile(file)
+    count = (folder / PASSAGES).stat().st_size // ROW.itemsize
+    passages = _mapped(folder / PASSAGES, ROW, (count,))
+    entries = _write_entries(folder / ENTRIES, passages)
+    directory = b"".join(
+        [
+            np.array(parts, "<u8").tobytes(),
+            entries[:, ::BLOCK_ENTRIES].tobytes(),
+            *(_digests(band, BLOCK_ENTRIES) for band in entries),
+            _digests(passages, BLOCK_ROWS),
+        ]
+    )
     with _created(folder / DIRECTORY) as file:
         file.write(directory)
     digest = canonical_json.sha256(directory)
     with _created(folder / HEADER) as file:
         file.write(canonical_json.encode(_stated(root, count, sum(parts), len(parts), digest)))
+
+
+def _write_entries(path: Path, passages: npt.NDArray[np.void]) -> Entries:
+    """Write the entries of each band, ascending, ``[BANDS, passages]``. They are sorted where they
+    lie: of a file that is mapped the system holds what it has room for."""
+    count = len(passages)
+    with _created(path) as file:
+        for start in range(0, count, _AT_ONCE):
+            some = passages[start : start + _AT_ONCE]
+            numbers = np.arange(start, start + len(some), dtype=np.uint64)
+            keys = band_keys(in_bands(some["signature"])) & ~_NUMBER
+            # By writing, not by mapping: where the disk is full that is an error.
+            for band, entries in enumerate((keys | numbers[:, None]).T):
+                file.seek(ENTRY.itemsize * (band * count + start))
+                file.write(entries.tobytes())
+    made: Entries = _mapped(path, ENTRY, (BANDS, count), "r+")
+    for band in made:
+        band.sort()
+    return made
+
+
+def _digests(some: npt.NDArray[Any], block: int) -> bytes:
+    """The SHA-256 of each block of so many."""
+    starts = range(0, len(some), block)
+    return b"".join(hashlib.sha256(some[at : at + block].tobytes()).digest() for at in starts)
 
 
 def _created(path: Path) -> Any:
@@ -352,10 +335,12 @@ def _stated(root: str, passages: int, records: int, parts: int, directory: str) 
     }
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+def _mapped(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mode: Literal["r", "r+"] = "r"
+) -> Any:
     if not shape[-1]:  # an empty file cannot be mapped
         return np.zeros(shape, dtype)
-    return np.asarray(np.memmap(path, dtype, "r", shape=shape))
+    return np.asarray(np.memmap(path, dtype, mode, shape=shape))
 
 
 def _by_block(places: Places, size: int) -> Iterator[tuple[int, slice]]:

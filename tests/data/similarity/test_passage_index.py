@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from govray.data.similarity.minhash import (
     BANDS,
     PERMUTATIONS,
     Signatures,
-    in_bands,
     passage_signatures,
 )
 from govray.data.similarity.near_copies import STRIDE, near
@@ -60,15 +59,9 @@ def linear_scan(passages: CorpusPassages, asked: Signatures) -> dict[int, float]
 def written(folder: Path, passages: CorpusPassages, root: str = ROOT) -> PassageIndex:
     rows = np.empty(len(passages.owners), ROW)
     rows["record"], rows["signature"] = passages.owners, passages.signatures
-    numbers = np.arange(len(rows), dtype=np.uint64)
-
-    def band(number: int) -> Iterator[Any]:
-        keys = passage_index.band_keys(in_bands(passages.signatures)[:, number])
-        yield np.sort(index_build.entries_of(keys, numbers))
-
     folder.mkdir(parents=True)
     parts = [int(passages.owners.max()) + 1] if len(rows) else []
-    write_index(folder, root, parts, iter([rows[:3], rows[3:]]), (band(b) for b in range(BANDS)))
+    write_index(folder, root, parts, iter([rows[:3], rows[3:]]))
     return open_index(folder, root)
 
 
@@ -141,22 +134,19 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_bytes_follow_from_the_records_alone(
     several: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the order of the tasks, the length of runs and the memory of the merge."""
+    """Whatever the order of the tasks, and the memory that they have."""
 
     def last_first(parts: Any, secret: bytes | None, folder: Path) -> Any:
         stems = [folder / f"{k}" for k in range(len(parts))]
         pairs = [*zip(parts, stems, strict=True)]
-        found = [index_build.write_runs(part, secret, stem) for part, stem in pairs[::-1]]
+        found = [index_build.write_passages(part, secret, stem) for part, stem in pairs[::-1]]
         return found[::-1]
 
     made = []
-    for name, how, run, at_once in [
-        ("a", in_turn, 1 << 16, 1 << 22),
-        ("b", last_first, 13, 100),
-    ]:
+    for name, how, at_once in [("a", in_turn, 1 << 16), ("b", last_first, 13)]:
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(index_build, "RUN", run)
-        monkeypatch.setattr(index_build.merged, "__defaults__", (at_once,))
+        monkeypatch.setattr(index_build, "_AT_ONCE", at_once)
+        monkeypatch.setattr(passage_index, "_AT_ONCE", at_once + 1)
         build_index(tmp_path / name, several.folder, several.root, SECRET, how)
         made.append(files(tmp_path / name))
     assert made[0] == made[1]
@@ -284,14 +274,14 @@ def test_a_kill_in_the_middle_leaves_no_half_index(
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    for place in ("_rows", "write_index", "_band", "_root"):
+    for place in ("_rows", "write_index", "_root"):
         with monkeypatch.context() as patch:
             patch.setattr(f"govray.data.similarity.index_build.{place}", killed)
             with pytest.raises(Killed):
                 index_of(made.folder, made.root, SECRET)
         assert not kept.exists()
     leftover = kept.with_name(".one.0123abcd.partial")
-    (leftover / "runs").mkdir(parents=True)  # of a process that was killed
+    (leftover / "parts").mkdir(parents=True)  # of a process that was killed
     index_of(made.folder, made.root, SECRET)
     whole = files(kept)
     assert [each.name for each in kept.parent.iterdir()] == ["one"]
