@@ -118,7 +118,7 @@ def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> 
     assert _listed(calm, 30)[0].startswith("beta was not learnt by heart in 30 steps")
     late = replace(calm, odds=8.4)
     page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=late))
-    assert "too little evidence to say that it was learnt by heart" in page
+    assert "The monitor found too little evidence of learning by heart." in page
     assert _listed(late, 30)[0] == ("beta was not found to be learnt by heart: too little evidence")
     unmeasured = PlantedList("beta", None, None, (), None, None, 2.0)
     assert _listed(unmeasured, 30) == [
