@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any, Protocol
 
 from govray.errors import GovrayError, Refused, UsageError, suggestion
 from govray.governance.submission.register_forms import Isolation
+from govray.platform.queue.job_folder import CONFIG, FACTS, from_anywhere
 from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS
+from govray.storage.place import Place
 
 
 class Unreachable(GovrayError):
@@ -116,13 +119,9 @@ UNSIGNED = " --unsigned"
 """Behind the command of a run that the attestor signs: its job reads no key."""
 
 
-def entrypoint(kind: str, **words: str) -> str:
-    """The command of a kind.
-
-    Args:
-        words: ``config``, the submission's file, and ``submission``, the file that says who
-            submitted it, as paths in the working directory; ``id`` and ``storage``.
-    """
+def entrypoint(row: QueueEntry, storage: Place) -> str:
+    """The command of an entry, in its folder."""
+    kind = row.kind
     form = ENTRYPOINTS.get(kind)
     if form is None:
         raise UsageError(
@@ -130,4 +129,22 @@ def entrypoint(kind: str, **words: str) -> str:
             where="kind",
             do=f"Known are: {', '.join(sorted(ENTRYPOINTS))}",
         )
+    words = {"config": CONFIG, "submission": FACTS, "id": row.id, "storage": from_anywhere(storage)}
     return form.format_map({name: shlex.quote(word) for name, word in words.items()})
+
+
+@contextmanager
+def preparing(storage: Place) -> Iterator[None]:
+    """What is wrong with a job's folder refuses the job. While the storage is away, nothing does.
+
+    Raises:
+        Unreachable, JobRefused: In the place of what the block raised.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Unreachable(
+            f"its working directory cannot be read: {error}", where=str(storage)
+        ) from None
+    except GovrayError as error:
+        raise JobRefused(error.what, where=error.where, do=error.do) from None

@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from govray.errors import GovrayError, UsageError
+from govray.errors import UsageError
 from govray.governance.formats.document import parse_time
 from govray.governance.submission.register_forms import Isolation
 from govray.platform.queue import in_pod
@@ -42,10 +42,9 @@ from govray.platform.queue.job import (
     RuntimeEnv,
     Unreachable,
     entrypoint,
+    preparing,
 )
 from govray.platform.queue.job_folder import (
-    CONFIG,
-    FACTS,
     files,
     from_anywhere,
     make_folder,
@@ -125,7 +124,7 @@ class KubernetesJobs:
     def start(self, row: QueueEntry) -> None:
         assert row.job is not None
         tenant = self._tenant(row)
-        environment, command = self._environment(row), self._command(row)
+        environment, command = self._environment(row), entrypoint(row, self._storage)
         slot = self._slot(row)
         told = self._register.variables(row, environment, self.isolation)
         order = in_pod.order(
@@ -206,36 +205,25 @@ class KubernetesJobs:
 
     def _environment(self, row: QueueEntry) -> dict[str, Any]:
         """Ray's environment of a job; its folder is made in its pod. Here it is looked at."""
-        with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
+        with tempfile.TemporaryDirectory(prefix="govray-job-") as made, preparing(self._storage):
             folder = Path(made) / "working_dir"
-            try:
-                if row.archive is not None or self._working_dir is None:
-                    make_folder(
-                        folder,
-                        kind=row.kind,
-                        archive=row.archive,
-                        storage=self._storage,
-                        working_dir=None,
-                        jobs=None,
-                        files=files(row),
-                        where=f"submission {row.id}",
-                    )
-                found = self._runtime_env(row, folder)
-                if "image_uri" in found:
-                    do = "Leave environment.image out, or let the operator build it"
-                    raise UsageError("the image is the operator's", where="environment", do=do)
-            except OSError as error:
-                raise Unreachable(
-                    f"its working directory cannot be read: {error}", where=str(self._storage)
-                ) from None
-            except GovrayError as error:
-                raise JobRefused(error.what, where=error.where, do=error.do) from None
+            if row.archive is not None or self._working_dir is None:
+                make_folder(
+                    folder,
+                    kind=row.kind,
+                    archive=row.archive,
+                    storage=self._storage,
+                    working_dir=None,
+                    jobs=None,
+                    files=files(row),
+                    where=f"submission {row.id}",
+                )
+            found = self._runtime_env(row, folder)
+            if "image_uri" in found:
+                do = "Leave environment.image out, or let the operator build it"
+                raise UsageError("the image is the operator's", where="environment", do=do)
         found.pop("working_dir", None)
         return with_variables(found, variables(row, self._slots[row.pool]))
-
-    def _command(self, row: QueueEntry) -> str:
-        storage = from_anywhere(self._storage)
-        return entrypoint(row.kind, config=CONFIG, submission=FACTS, id=row.id, storage=storage)
 
     def _namespaces(self) -> list[str]:
         return sorted(each.namespace for each in self._tenants.values())

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
-from govray.errors import GovrayError
 from govray.governance.submission.register_forms import Isolation
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import (
@@ -35,12 +34,10 @@ from govray.platform.queue.job import (
     RuntimeEnv,
     Unreachable,
     entrypoint,
+    preparing,
 )
 from govray.platform.queue.job_folder import (
-    CONFIG,
-    FACTS,
     files,
-    from_anywhere,
     make_folder,
     metadata,
     variables,
@@ -119,7 +116,7 @@ class RayJobs:
         if self.look(row.job) is not None:
             return
         with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
-            try:
+            with preparing(self._storage):
                 folder = make_folder(
                     Path(made) / "working_dir",
                     kind=row.kind,
@@ -130,21 +127,9 @@ class RayJobs:
                     files=files(row),
                     where=f"submission {row.id}",
                 )
-                command = entrypoint(
-                    row.kind,
-                    config=CONFIG,
-                    submission=FACTS,
-                    id=row.id,
-                    storage=from_anywhere(self._storage),
-                )
+                command = entrypoint(row, self._storage)
                 slot = self._slots.get(row.pool, Slot())
                 environment = with_variables(self._runtime_env(row, folder), variables(row, slot))
-            except OSError as error:
-                raise Unreachable(
-                    f"its working directory cannot be read: {error}", where=str(self._storage)
-                ) from None
-            except GovrayError as error:
-                raise JobRefused(error.what, where=error.where, do=error.do) from None
             where = placement(row.kind, slot, head=self._head())
             if self._register is not None:
                 told = self._register.variables(row, environment, self.isolation)

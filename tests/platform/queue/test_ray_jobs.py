@@ -252,12 +252,11 @@ def test_a_task_without_a_folder_gets_what_starts_it(
         assert {"jobs/task.py", "jobs/infer.py", CONFIG, FACTS} <= {*sent.namelist()}
 
 
-def test_no_name_of_a_file_becomes_a_command() -> None:
-    assert "'a; b'" in entrypoint("train", config="a; b", submission="c")
-    words = {"config": "$(x)", "submission": "b", "id": "s-1", "storage": "/runs"}
-    assert entrypoint("notebook", **words).endswith("--config '$(x)'")
+def test_no_name_of_a_file_becomes_a_command(storage: Path) -> None:
+    task = row(storage, kind="notebook", id="$(x)")
+    assert " --id '$(x)' --storage '/runs; b' " in entrypoint(task, Path("/runs; b"))
     with pytest.raises(UsageError, match="nothing runs a submission of kind"):
-        entrypoint("shall", **words)
+        entrypoint(row(storage, kind="shall"), storage)
 
 
 def test_an_attempt_is_registered_before_its_job_starts(
