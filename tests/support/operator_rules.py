@@ -1,8 +1,9 @@
 """What KubeRay, Kueue and the kubelet would say of objects, restated as rules.
 
-The schemas of their CRDs say which fields there are. These rules say which values start. Each names
-the function that it restates: of KubeRay v1.7.0 below ``ray-operator/``, of Kueue v0.19.2 below
-``pkg/``, and of Kubernetes v1.34 below ``pkg/``.
+The schemas of their CRDs say which fields there are. These rules say which values start, where the
+chart once had others (`tests/cli/test_kubernetes_chart.py`). Each names the function that it
+restates: of KubeRay v1.7.0 below ``ray-operator/``, of Kueue v0.19.2 below ``pkg/``, and of
+Kubernetes v1.34 below ``pkg/``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ Objects = Mapping[tuple[str, str], dict[str, Any]]
 QUEUE = "kueue.x-k8s.io/queue-name"
 ELASTIC = "kueue.x-k8s.io/elastic-job"
 TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
-DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-LONGEST_NAME = {"RayCluster": 53, "RayJob": 47, "RayService": 47}
 AUTOSCALER = {"cpu": 0.5, "memory": float(512 << 20)}
 """What the autoscaler's container adds to a head: controllers/ray/common/pod.go."""
 
@@ -108,64 +107,12 @@ def all_pods(objects: Objects) -> Iterator[tuple[str, Pods]]:
 # KubeRay
 
 
-def ray_names(objects: Objects, image: Image) -> Iterator[str]:
-    """controllers/ray/utils/validation.go: ValidateRay{Cluster,Job,Service}Metadata."""
-    for kind, owner, _ in clusters(objects):
-        name = owner["metadata"]["name"]
-        if len(name) > LONGEST_NAME[kind] or not DNS_1035.fullmatch(name):
-            yield f"{kind} {name}: the operator takes no such name"
-
-
-def ray_clusters(objects: Objects, image: Image) -> Iterator[str]:
-    """controllers/ray/utils/validation.go: ValidateRayClusterSpec, and the gates that are off in
-    pkg/features/features.go."""
+def gates(objects: Objects, image: Image) -> Iterator[str]:
+    """pkg/features/features.go: the gate of what a cluster asks for is off."""
     for kind, owner, spec in clusters(objects):
-        where = f"{kind} {owner['metadata']['name']}"
-        scaled = spec.get("enableInTreeAutoscaling", False)
-        for field in ("networkPolicy", "tlsOptions", "historyServerOptions"):
-            if field in spec:
-                yield f"{where}: {field} needs a feature gate that is off"
-        lasting = spec.get("gcsFaultToleranceOptions", {})
-        if lasting.get("backend") == "rocksdb":
-            yield f"{where}: the gate GCSFaultToleranceEmbeddedStorage is off"
-        elif "storage" in lasting:
-            yield f"{where}: storage belongs to the back end rocksdb"
-        groups = [spec["headGroupSpec"], *spec.get("workerGroupSpecs", ())]
-        for group in groups:
-            given = group.get("rayStartParams", {})
-            if "labels" in given:
-                yield f"{where}: labels are a field of the group"
-            if group.get("resources") and given.keys() & {"num-cpus", "num-gpus", "memory"}:
-                yield f"{where}: resources are given twice"
-            if not group["template"]["spec"].get("containers"):
-                yield f"{where}: a group has no container"
-            restart = group["template"]["spec"].get("restartPolicy", "Never")
-            if scaled and restart != "Never":
-                yield f"{where}: under the second autoscaler no pod restarts itself"
-        for group in groups[1:]:
-            least, most = group.get("minReplicas"), group.get("maxReplicas")
-            if not scaled and (least is None or most is None):
-                yield f"{where}: a group names neither least nor most"
-            elif least is not None and most is not None and not 0 <= least <= most:
-                yield f"{where}: a group's least is above its most"
-        if spec.get("authOptions", {}).get("mode") == "token":
-            version = [int(part) for part in spec.get("rayVersion", "0").split(".")[:2]]
-            if version < [2, 52]:
-                yield f"{where}: tokens need Ray 2.52"
-        named = {each["name"] for each in groups[0]["template"]["spec"]["containers"][0]["env"]}
-        if named & {"RAY_REDIS_ADDRESS", "REDIS_PASSWORD", "REDIS_USERNAME", "RAY_GCS_STORAGE"}:
-            yield f"{where}: the head's environment has what gcsFaultToleranceOptions says"
-
-
-def ray_jobs(objects: Objects, image: Image) -> Iterator[str]:
-    """controllers/ray/utils/validation.go: ValidateRayJobSpec."""
-    for kind, owner, _ in clusters(objects):
-        spec = owner["spec"]
-        kept = not spec.get("shutdownAfterJobFinishes")
-        if kind == "RayJob" and kept and ("suspend" in spec or "ttlSecondsAfterFinished" in spec):
-            yield f"RayJob {owner['metadata']['name']}: it has to end its cluster"
-        if kind == "RayJob" and spec.get("backoffLimit", 0) < 0:
-            yield f"RayJob {owner['metadata']['name']}: backoffLimit is negative"
+        if spec.get("gcsFaultToleranceOptions", {}).get("backend") == "rocksdb":
+            name = owner["metadata"]["name"]
+            yield f"{kind} {name}: the gate GCSFaultToleranceEmbeddedStorage is off"
 
 
 def entrypoints(objects: Objects, image: Image) -> Iterator[str]:
@@ -221,10 +168,6 @@ def queued(objects: Objects, image: Image) -> Iterator[str]:
         elastic = metadata.get("annotations", {}).get(ELASTIC) == "true"
         if spec.get("enableInTreeAutoscaling") and not elastic:
             yield f"{where}: only an elastic one may scale"
-        if any(group["groupName"] == "head" for group in spec.get("workerGroupSpecs", ())):
-            yield f"{where}: a group is called head"
-        if kind == "RayJob" and not owner["spec"].get("shutdownAfterJobFinishes"):
-            yield f"{where}: it keeps its quota after its end"
 
 
 def admitted(objects: Objects, image: Image) -> Iterator[str]:
@@ -678,9 +621,8 @@ def networks(objects: Objects, image: Image) -> Iterator[str]:
 
 Rule = Callable[[Objects, Image], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    ray_names, ray_clusters, ray_jobs, entrypoints, probes, heads, queued, admitted, flavors,
-    users, secret_files, accounts, programs, stores, networks,
-    rights, keys, mounts, files, services, connections,
+    gates, entrypoints, probes, heads, queued, admitted, flavors, users, secret_files, accounts,
+    programs, stores, networks, rights, keys, mounts, files, services, connections,
 )  # fmt: skip
 
 
