@@ -119,20 +119,22 @@ def _unnoticed(kind: Any, subject: Any, mark: Any) -> ColumnElement[bool]:
     return ~select(seen.id).where(of_it).exists()
 
 
+def _new(session: Session, rows: Any, kind: Any, subject: Any, mark: Any, *order: Any) -> Any:
+    """Rows of which nobody has noticed this, at most `BATCH`."""
+    unnoticed = rows.where(_unnoticed(kind, col(subject), mark))
+    order = tuple(map(col, order))
+    return session.execute(unnoticed.order_by(*order, col(subject)).limit(BATCH)).all()
+
+
 def _ended_runs(session: Session) -> Iterator[_Found]:
     t, d = Run, Decision
     # What ended with an error has no signed end; its last decision says when.
     last = select(func.max(d.at)).where(d.run == t.id).correlate(t).scalar_subquery()
+    ended = select(t, Experiment, last).join(Experiment, col(Experiment.id) == col(t.experiment))
     for state, kind in ((RunState.COMPLETED, "run.completed"), (RunState.ERROR, "run.error")):
         mark: Any = cast(col(t.attempts), String) if kind == "run.error" else literal("")
-        rows = session.execute(
-            select(t, Experiment, last)
-            .join(Experiment, col(Experiment.id) == col(t.experiment))
-            .where(col(t.state) == state, _unnoticed(kind, col(t.id), mark))
-            .order_by(col(t.started), col(t.id))
-            .limit(BATCH)
-        ).all()
-        for run, experiment, decided in rows:
+        rows = ended.where(col(t.state) == state)
+        for run, experiment, decided in _new(session, rows, kind, t.id, mark, t.started):
             data = {
                 "run": run.id,
                 "experiment": experiment.id,
@@ -155,17 +157,8 @@ def _ended_runs(session: Session) -> Iterator[_Found]:
 
 def _ended_searches(session: Session) -> Iterator[_Found]:
     e, kind = Experiment, "search.completed"
-    rows = session.exec(
-        select(e)
-        .where(
-            e.kind == "tune",
-            col(e.state) == ExperimentState.COMPLETED,
-            _unnoticed(kind, col(e.id), ""),
-        )
-        .order_by(col(e.started), col(e.id))
-        .limit(BATCH)
-    ).all()
-    for row in rows:
+    ended = select(e).where(e.kind == "tune", col(e.state) == ExperimentState.COMPLETED)
+    for (row,) in _new(session, ended, kind, e.id, "", e.started):
         data = {"experiment": row.id, "name": row.name}
         yield _Found(kind=kind, subject=row.id, at=row.finished, project=row.project, data=data)
 
@@ -175,19 +168,13 @@ def _decided(session: Session) -> Iterator[_Found]:
     # Of the event log, which grows at its end: a decision keeps its number.
     mark: Any = cast(col(d.number), String)
     kind: Any = literal("run.") + col(d.kind)
-    rows = session.execute(
+    decided = (
         select(d, Experiment)
         .join(Run, col(Run.id) == col(d.run))
         .join(Experiment, col(Experiment.id) == col(Run.experiment))
-        .where(
-            col(d.kind).in_(_DECIDED),
-            d.source == "events",
-            _unnoticed(kind, col(d.run), mark),
-        )
-        .order_by(col(d.run), col(d.number))
-        .limit(BATCH)
-    ).all()
-    for row, experiment in rows:
+        .where(col(d.kind).in_(_DECIDED), d.source == "events")
+    )
+    for row, experiment in _new(session, decided, kind, d.run, mark, d.run, d.number):
         data = {
             "run": row.run,
             "experiment": experiment.id,
@@ -215,13 +202,8 @@ def _entries(session: Session) -> Iterator[_Found]:
         ("task.error", failed & ~trained, col(s.why)),
         ("experiment.not_attested", col(s.attested) == "NOT_ATTESTED", col(s.not_attested)),
     ):
-        rows = session.execute(
-            select(s, why)
-            .where(which, _unnoticed(kind, col(s.id), mark))
-            .order_by(col(s.submitted), col(s.id))
-            .limit(BATCH)
-        ).all()
-        for row, reason in rows:
+        ended = select(s, why).where(which)
+        for row, reason in _new(session, ended, kind, s.id, mark, s.submitted):
             data = {
                 kind.partition(".")[0]: row.id,
                 "name": row.name,
@@ -279,18 +261,10 @@ def _credentials(session: Session, soon: str) -> Iterator[_Found]:
         .where(col(newer.corpus) == col(c.corpus), col(newer.valid_until) > col(c.valid_until))
         .exists()
     )
-    rows = session.exec(
-        select(c)
-        .join(Corpus, col(Corpus.name) == col(c.corpus))
-        .where(
-            c.valid_until <= soon,
-            ~followed,
-            _unnoticed(kind, col(c.corpus), col(c.valid_until)),
-        )
-        .order_by(col(c.corpus), col(c.digest))
-        .limit(BATCH)
-    ).all()
-    for corpus, row in {row.corpus: row for row in rows}.items():
+    ending = select(c).join(Corpus, col(Corpus.name) == col(c.corpus))
+    ending = ending.where(c.valid_until <= soon, ~followed)
+    rows = _new(session, ending, kind, c.corpus, col(c.valid_until), c.corpus, c.digest)
+    for corpus, row in {row.corpus: row for (row,) in rows}.items():
         data = {
             "corpus": corpus,
             "supplier": row.supplier,
@@ -308,23 +282,15 @@ def _reverified(session: Session) -> Iterator[_Found]:
         ("model.unverified", col(r.outcome) != "verified"),
         ("model.verified", and_(col(r.outcome) == "verified", col(r.number) > 0)),
     ):
-        rows = session.exec(
-            select(r)
-            .where(which, _unnoticed(kind, col(r.attestation), mark))
-            .order_by(col(r.attestation), col(r.number))
-            .limit(BATCH)
-        ).all()
-        for row in rows:
+        changed, order = select(r).where(which), (r.attestation, r.number)
+        for (row,) in _new(session, changed, kind, r.attestation, mark, *order):
+            why = _short(row.why)
             yield _Found(
                 kind=kind,
                 subject=row.attestation,
                 mark=str(row.number),
                 at=row.since,
-                data={
-                    "attestation": row.attestation,
-                    "outcome": row.outcome,
-                    "why": _short(row.why),
-                },
+                data={"attestation": row.attestation, "outcome": row.outcome, "why": why},
             )
 
 
