@@ -41,7 +41,7 @@ class Arguments(BaseModel):
         trust_root: Says whose signature of the gates counts. Without it nothing is promoted.
         oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
         cases: The file that turns rights holders' cases on (docs/cases.md). Nodes need its key.
-        rights: Who may download which adapter (docs/downloads.md); nobody by default.
+        rights: Who may download which adapter (docs/acting.md); nobody by default.
         presigned: Let files on an object store be fetched there, by signed URLs.
         attestor: The attestor's register, by ``url`` and ``token_file``. Jobs of the same cluster
             may not be able to read that file (docs/attestor.md).

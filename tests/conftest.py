@@ -193,7 +193,7 @@ def cluster(forked: Forked) -> Iterator[None]:
     from tests.support import object_server
     from tests.support.tree import SCRIPTS
 
-    # Workers import what the scripts of docs/integrations.md import from their user's own code.
+    # Workers import what the scripts of docs/own-loop.md import from their user's own code.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SCRIPTS), before]))
     # Jobs run the `python` of this environment.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+from tests.support.page_commands import part
 from tests.support.table import each_row
 from tests.support.tree import ROOT
 
-TOUR = (ROOT / "docs" / "tour.md").read_text()
+TOUR = part("docs/architecture.md", "The tour")
 PLACES = re.findall(r"`([\w/]+\.py):(\w+)`", TOUR)
 
 

@@ -2,7 +2,7 @@
 
 The address that is printed holds the program's token. Nothing else on the machine can use it, and
 it is worth nothing when the program has ended. On a cluster they are tasks of the queue
-(docs/interactive.md).
+(docs/queue.md).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def check_path(path: _P) -> _P:
     """
     if is_url(str(path)):
         raise ValueError(
-            "give a path, not a URL: copy or mount what lies there. docs/storage.md lists what "
+            "give a path, not a URL: copy or mount what lies there. docs/checkpoints.md lists what "
             "takes URLs"
         )
     return path

@@ -22,7 +22,7 @@ from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
 from tests.support.world import World
 
-PAGE = ROOT / "docs" / "adapters.md"
+PAGE = ROOT / "docs" / "replay.md"
 
 
 @pytest.fixture

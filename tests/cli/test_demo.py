@@ -107,19 +107,12 @@ def reports_are_drafted(run: Run, model: str, folder: Path, *options: str) -> No
     told = run("report", "eu-summary", model, "--out", folder / "eu.json", *options, "--json").json
     drafted = json.loads((folder / "eu.json").read_text())
     assert drafted["counts"]["asked"] == 0
-    found = {
-        f"{section['number']} {section['title']}": Counter(
-            field["state"] for field in section["fields"]
-        )
-        for section in drafted["sections"]
-        if section["fields"]
-    }
-    page = (ROOT / "docs" / "reports.md").read_text()
-    rows = re.findall(r"^\| (\d[^|]*) \| (\d+) \| (\d+) \|$", page, re.M)
-    assert {row[0]: (int(row[1]), int(row[2])) for row in rows} == {
-        section: (states["filled"], states["missing"]) for section, states in found.items()
-    }
-    assert sum(states["missing"] for states in found.values()) == len(told["missing"])
+    found = Counter(
+        field["state"] for section in drafted["sections"] for field in section["fields"]
+    )
+    stated = f"{found['filled']} fields are filled and {found['missing']} missing"
+    assert stated in (ROOT / "docs" / "evidence.md").read_text()
+    assert found["missing"] == len(told["missing"])
 
 
 def answered_by(serve: list[str]) -> list[str]:

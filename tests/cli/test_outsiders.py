@@ -1,4 +1,4 @@
-"""`timestamp`, `witness` and `keys public`, and the walk through docs/witnesses.md."""
+"""`timestamp`, `witness` and `keys public`, and the walk through docs/keys-and-trust.md."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from govray.governance.formats.keys import LocalSigner, PublicKey
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from tests.support.command import Run, write_key
 from tests.support.distribution import require_openssl
+from tests.support.page_commands import part
 from tests.support.process import witnessing
 from tests.support.timestamp_server import Tsa
-from tests.support.tree import ROOT
 from tests.support.world import World
 
-PAGE = "docs/witnesses.md"
+KEYS = part("docs/keys-and-trust.md", "Keys")
+PAGE = part("docs/keys-and-trust.md", "Time and witnesses")
 NAMES = ("witness.example/w1", "witness.example/w2", "witness.example/w3")
 
 
 def fences(page: str, language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page, re.M | re.S)
     return [text for given, text in found if given == language]
 
 
@@ -152,7 +153,7 @@ def test_the_pages_vault_and_kms_commands_sign(
     tools = own_folder / "bin"
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    scripts = [each for each in fences("docs/keys-and-trust.md", "sh") if "#!/bin/sh" in each]
+    scripts = [each for each in fences(KEYS, "sh") if "#!/bin/sh" in each]
     made = {tools / "vault": VAULT, tools / "aws": AWS}
     made |= {own_folder / re.findall(r"# (sign-\w+):", each)[0]: each for each in scripts}
     for path, text in made.items():
@@ -161,7 +162,7 @@ def test_the_pages_vault_and_kms_commands_sign(
     for algorithm, name in (("ed25519", "ed25519"), ("ecdsa-p256", "p256")):
         run("keys", "new", f"{name}.pem", "--algorithm", algorithm)
     Path("sign-vault.pub").write_bytes(Path("ed25519.pem.pub").read_bytes())
-    [fetch] = [each for each in fences("docs/keys-and-trust.md", "sh") if "get-public-key" in each]
+    [fetch] = [each for each in fences(KEYS, "sh") if "get-public-key" in each]
     subprocess.run(["bash", "-euo", "pipefail", "-c", fetch], check=True, timeout=30)
     for name, key in (("vault", "ed25519"), ("kms", "p256")):
         assert run("keys", "public", f"command:./sign-{name}").out == (

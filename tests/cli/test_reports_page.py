@@ -1,4 +1,4 @@
-"""docs/reports.md: its commands run, and its words are those of the code."""
+"""docs/evidence.md on reports: its commands run, and its words are those of the code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from tests.support.command import Run, write_key
-from tests.support.tree import ROOT
+from tests.support.page_commands import part
 from tests.support.world import World, write
 
-PAGE = (ROOT / "docs" / "reports.md").read_text()
+PAGE = part("docs/evidence.md", "Reports for regulators")
 LINES = [
     line
     for block in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.S | re.M)

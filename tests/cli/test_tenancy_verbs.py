@@ -14,6 +14,7 @@ from sqlmodel import Session, select
 
 from govray.platform.store.tables import AuditEntry
 from tests.support.command import Run
+from tests.support.page_commands import part
 from tests.support.people import Service
 from tests.support.tree import ROOT
 
@@ -68,7 +69,8 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
 
 def test_the_page_s_commands_run_in_its_order(run: Run, service: Service, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
-    page = (ROOT / "docs" / "tenancy.md").read_text()
+    page = part("docs/service.md", "Workspaces and projects")
+    page += part("docs/service.md", "A project's config policy") + part("docs/service.md", "Usage")
     [policy] = re.findall(r"```yaml\n(.*?)```", page, re.S)
     (tmp_path / "policy.yaml").write_text(policy)
     bound = ""

@@ -50,6 +50,23 @@ def files(page: str) -> dict[str, str]:
     return {match[1]: text for match, text in named if match}
 
 
+def part(page: str, heading: str) -> str:
+    """The text below the heading that begins so, up to the next one of its level or above."""
+    found: list[str] = []
+    level, fenced = 0, False
+    for line in (ROOT / page).read_text().splitlines(keepends=True):
+        fenced ^= line.startswith("```")
+        marks = 0 if fenced else len(line) - len(line.lstrip("#"))
+        if level and 0 < marks <= level:
+            break
+        if level:
+            found.append(line)
+        elif marks and line[marks:].strip().startswith(heading):
+            level = marks
+    assert found, heading
+    return "".join(found)
+
+
 def section(page: str, heading: str) -> str:
     """The commands of the section whose heading begins so."""
     found = [each.commands for each in blocks(page) if each.heading.startswith(heading)]

@@ -1,4 +1,4 @@
-"""The pictures of docs/pages.md: ``python -m tests.support.pictures govray-demo`` takes them all.
+"""The pictures of docs/acting.md: ``python -m tests.support.pictures govray-demo`` takes them all.
 
 The folder is that of a finished demo. No test: nothing here runs unless it is asked for.
 """

@@ -115,7 +115,7 @@ def read_task(text: str | bytes, *, where: str) -> Any:
         raise UsageError(
             f"{field}: {first['msg']}",
             where=source.where(*path),
-            do=f"A task is of the kind {', '.join(KINDS)}; see docs/interactive.md",
+            do=f"A task is of the kind {', '.join(KINDS)}; see docs/queue.md",
         ) from None
 
 

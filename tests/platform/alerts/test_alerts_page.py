@@ -10,9 +10,9 @@ from typing import Any
 from govray.platform.alerts import delivery
 from govray.platform.alerts.sending import LIMIT_S
 from govray.platform.store.webhooks import KINDS
-from tests.support.tree import ROOT
+from tests.support.page_commands import part
 
-PAGE = (ROOT / "docs" / "alerts.md").read_text()
+PAGE = part("docs/watching.md", "Webhooks")
 
 
 def shown() -> Callable[[str, dict[str, str], bytes], bool]:

@@ -1,4 +1,4 @@
-"""The script of docs/client.md, as it stands there, against a live service."""
+"""The script of docs/acting.md, as it stands there, against a live service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN = "run-narrow"
 
 def script() -> str:
     (found,) = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs/client.md").read_text(), re.M | re.S
+        r"^```python\n(.*?)^```", (ROOT / "docs/acting.md").read_text(), re.M | re.S
     )
     return str(found)
 

@@ -1,4 +1,4 @@
-"""docs/store.md: its commands, run one after the other, do what it says."""
+"""docs/service.md on the store: its commands, run one after the other, do what it says."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from govray.cli import main
 from govray.cli.store import opened_session
 from govray.platform.store import registry
 from govray.platform.store.usage import usage
+from tests.support.page_commands import part
 from tests.support.runs_on_storage import at, begin_run, finished_run
-from tests.support.tree import ROOT
 from tests.support.world import World
 
-PAGE = (ROOT / "docs" / "store.md").read_text()
+PAGE = part("docs/service.md", "The store")
 COMMANDS = re.findall(r"^govray .*$", "\n".join(re.findall(r"```\n(.*?)```", PAGE, re.S)), re.M)
 
 

@@ -1,4 +1,4 @@
-"""The user's own data in the scripts of docs/integrations.md: made up."""
+"""The user's own data in the scripts of docs/own-loop.md: made up."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.run_settings import run_settings
 from tests.support.deployment import Deployment
+from tests.support.page_commands import part
 
 
 @pytest.fixture
@@ -82,11 +83,11 @@ def test_groups_carry_tensors_of_the_host_and_of_the_device() -> None:
     }
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "devices.md"
+PAGE = part("docs/training-modes.md", "Devices")
 
 
 def test_the_experiment_of_the_page_is_one(tmp_path: Path) -> None:
-    (said,) = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S))
+    (said,) = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
     found = parse_experiment(Deployment(tmp_path).experiment(**said), where="test")
     assert found.resources.gpus_per_worker == 1
     assert run_settings(found).chosen_kernels == {"run.deterministic": "on"}

@@ -21,7 +21,7 @@ from govray.train.driver.job_environment import runtime_env
 from govray.train.experiment.environment import JobEnvironment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from tests.support.deployment import Deployment
-from tests.support.tree import ROOT
+from tests.support.page_commands import part
 
 HEX = "0123456789abcdef" * 4
 IMAGE = f"registry.example/team/govray@sha256:{HEX}"
@@ -165,7 +165,7 @@ def test_a_key_is_never_sent(work: Path, tmp_path: Path) -> None:
 
 
 def test_the_pages_examples_are_read() -> None:
-    page = (ROOT / "docs" / "submissions.md").read_text()
+    page = part("docs/queue.md", "Who submitted it") + part("docs/queue.md", "What a job runs in")
     [stated] = re.findall(r"```json\n(.*?)```", page, re.S)
     assert Submission.from_json(canonical_json.parse(stated.encode())).user == "ada"
     [written] = re.findall(r"```yaml\n(.*?)```", page, re.S)

@@ -25,6 +25,7 @@ from govray.train.driver.scaling_policy import PATIENCE_S, Elastic, workers_besi
 from govray.train.experiment.resources import Resources
 from govray.train.run_folder import events, resize_request
 from govray.train.run_folder.clock import now
+from tests.support.page_commands import part
 from tests.support.tree import ROOT
 
 
@@ -65,7 +66,7 @@ def test_no_more_than_fit_and_no_fewer_than_without_one_node_s_share(
 
 def test_the_page_and_the_cluster_file_say_what_the_code_does() -> None:
     root = ROOT
-    page = (root / "docs" / "elastic.md").read_text()
+    page = part("docs/training-modes.md", "Elastic runs")
     [resources] = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.S)]
     assert Resources(**resources["resources"]).num_workers == (1, 3)
     assert ScalingConfig(num_workers=(1, 3)).elastic_resize_monitor_interval_s == 60

@@ -11,6 +11,7 @@ from govray.train.checkpoint.retention import Rules
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment, read_experiment, read_overridden
 from govray.train.inputs.run_settings import RunSettings
+from tests.support.page_commands import part
 from tests.support.tree import ROOT
 
 JOB = ROOT / "jobs" / "train.yaml"
@@ -43,7 +44,7 @@ def test_an_experiments_settings_are_the_orders() -> None:
 
 
 def test_the_copies_of_the_page_are_an_experiments(tmp_path: Path) -> None:
-    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "aggregators.md").read_text(), re.S)
+    [block] = re.findall(r"```yaml\n(.*?)```", part("docs/training-modes.md", "Aggregators"), re.S)
     file = tmp_path / "experiment.yaml"
     file.write_text(yaml.safe_dump(read_overridden(JOB)[0] | yaml.safe_load(block)))
     trainer = from_experiment(read_experiment(file))

@@ -1,4 +1,4 @@
-"""docs/expiry.md: its YAML is accepted, and the numbers it names are those of the code."""
+"""docs/keys-and-trust.md on expiry: its YAML is accepted, and its numbers are those of the code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from govray.governance.attestation import model_folder
 from govray.governance.policy.depth_policy import Policy
 from govray.train.inputs.experiment_config import Governance
 from govray.train.inputs.revocation_feed import PATIENCE_S, POLL_S
-from tests.support.tree import ROOT
+from tests.support.page_commands import part
 
-PAGE = (ROOT / "docs" / "expiry.md").read_text()
+PAGE = part("docs/keys-and-trust.md", "When a credential ends")
 CHOICES, EXPERIMENT = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
 
 

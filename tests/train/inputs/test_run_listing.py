@@ -174,7 +174,7 @@ def test_a_run_that_nobody_drives_is_not_stopped(
 def test_the_page_about_faults_names_verbs_and_settings_that_exist(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = (ROOT / "docs" / "faults.md").read_text("utf-8")
+    page = (ROOT / "docs" / "checkpoints.md").read_text("utf-8")
     verbs = set(re.findall(r"govray (runs [a-z]+|train)", page))
     assert len(verbs) > 4
     for verb in verbs:

@@ -1,4 +1,4 @@
-"""The scripts of docs/integrations.md, run; and what the adapters for host frameworks refuse."""
+"""The scripts of docs/own-loop.md, run; and what the adapters for host frameworks refuse."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from govray.train.integrations.host_loop import replay_schedule
 from tests.support.deployment import Deployment, targets_of
 from tests.support.tree import ROOT, SCRIPTS
 
-PAGE = (ROOT / "docs" / "integrations.md").read_text()
+PAGE = (ROOT / "docs" / "own-loop.md").read_text()
 STEPS = 8
 DIFFS = {
     name: re.search(rf"## {name}.*?```diff\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
@@ -99,7 +99,7 @@ def script(diff: list[str], *, side: str, folder: Path) -> dict[str, Any]:
     )
     # Not importable by this name, so that Ray sends its functions to workers by value.
     names: dict[str, Any] = {"__name__": "a_users_script"}
-    exec(compile(text, "docs/integrations.md", "exec"), names)
+    exec(compile(text, "docs/own-loop.md", "exec"), names)
     return names
 
 

@@ -17,7 +17,7 @@ from govray.train.experiment.sections import Optimizer
 from govray.train.inputs.experiment_config import read_experiment
 from govray.train.loop.described_optimizer import check_optimizer, make_optimizer
 from tests.support.deployment import Deployment
-from tests.support.tree import ROOT
+from tests.support.page_commands import part
 
 
 class Tensorless:
@@ -57,7 +57,9 @@ def test_a_mistake_is_named_before_anything_starts(described: Any, message: str)
         check_optimizer(Optimizer(**{"name": "torch.optim.SGD", **described}))
 
 
-BLOCKS = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "optimizer.md").read_text(), re.S)
+BLOCKS = re.findall(
+    r"```yaml\n(.*?)```", part("docs/experiment-file.md", "Optimizer and schedule"), re.S
+)
 
 
 @pytest.mark.parametrize("block", BLOCKS)

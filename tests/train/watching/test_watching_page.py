@@ -13,14 +13,16 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import read_experiment
 from govray.train.watching.metrics import DECLARED
 from govray.train.watching.run_callback import RunCallback
+from tests.support.page_commands import part
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "watching.md").read_text()
+SHOWN = part("docs/watching.md", "Ray's dashboard")
 JOB = (ROOT / "jobs" / "train.yaml").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
+    return re.findall(rf"^```{language}\n(.*?)^```", SHOWN, re.M | re.S)
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda each: each.split(":")[0])

@@ -22,8 +22,8 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
+from tests.support.page_commands import part
 from tests.support.solo import run_here
-from tests.support.tree import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_checkpointed_activations_change_no_bit_of_a_run(
 
 
 def test_the_page_says_what_a_file_may_say(deployment: Deployment) -> None:
-    page = (ROOT / "docs" / "training-modes.md").read_text()
+    page = part("docs/training-modes.md", "Precision and memory")
     said = {
         name: value
         for block in re.findall(r"```yaml\n(.*?)```", page, re.S)

@@ -184,5 +184,5 @@ def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:
         403,
         "Not allowed",
         f"No role of yours allows {action} in {where}",
-        "Ask an admin of it for a role; docs/tenancy.md has the table",
+        "Ask an admin of it for a role; docs/service.md has the table",
     )

@@ -86,7 +86,7 @@ class NewTask(Submitted):
 
     name: Name
     config: Annotated[str, Field(max_length=LONGEST_CONFIG)] = Field(
-        description="The task file, as docs/interactive.md has it."
+        description="The task file, as docs/queue.md has it."
     )
 
 
