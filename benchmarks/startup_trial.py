@@ -20,8 +20,8 @@ import torch
 from benchmarks.cases import Shape
 from benchmarks.methods.governed import Governed
 from benchmarks.workload import Workload
-from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
+from govray.engine.startup.weight_watch import WeightWatch
 
 RUN = 250
 """The cost is a share of a run of this many steps: the demo's."""
@@ -50,8 +50,8 @@ def cost(shape: Shape, steps: int) -> dict[str, float]:
 
     seconds = []
     with ExitStack() as patches:
-        for trial in (StartupTrial, OptimizerTrial):
-            patches.enter_context(patch.object(trial, "__call__", timed(trial.__call__)))
+        for kind, trial in ((StartupTrial, "__call__"), (WeightWatch, "try_optimizer")):
+            patches.enter_context(patch.object(kind, trial, timed(getattr(kind, trial))))
         for step in range(steps + 1):
             began = time.process_time()
             method.step(workload.batch(step))

@@ -80,17 +80,16 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.compiled_blocks import compile_blocks, recompute_blocks
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.model.optimizer_view import optimizer_view
-from govray.engine.model.weight_watch import WeightWatch
 from govray.engine.startup.optimizer_kinds import can_stay, refuse_undriven
-from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
+from govray.engine.startup.weight_watch import WeightWatch
 from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.engine.steps.first_exchange import Agreed, Terms
 from govray.engine.steps.rank_failure import FirstFailure
 from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
 from govray.errors import UsageError
-from govray.governance.policy.route import ADAPTER, Route
+from govray.governance.policy.route import Route
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
     {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}
@@ -118,8 +117,7 @@ class GovernedStep(GatedStep):
     Args:
         routed: The model, equal on all ranks.
         optimizer: Over exactly the parameters that may learn, adapters' included.
-        watch: Over model, parameters and optimizer, which is tried before the first step; None
-            where nothing is to be kept apart.
+        watch: Over the optimizer and its model; None where nothing is to be kept apart.
         try_rows: Before rows of a stream train; None where a rank may not try by itself.
         late: Whether a step is confirmed when the next one is queued; for an optimizer that
             `can_stay`.
@@ -146,7 +144,6 @@ class GovernedStep(GatedStep):
         self._aggregator = aggregator
         self._clip = clip
         self._watch = watch
-        self._try_optimizer = OptimizerTrial(optimizer, routed, watch) if watch else None
         self._try_rows = try_rows
         self._late = late
         self._queued: _Queued | None = None
@@ -284,10 +281,8 @@ class GovernedStep(GatedStep):
         self, batch: StepBatch, passes: Sequence[Pass], loss_fn: LossFn, here: FirstFailure
     ) -> None:
         with here.noted():
-            if self._watch and self._try_optimizer:
-                self._try_optimizer()  # whatever failed here: shards may be gathered in it
-                adapters = {each.adapter for each in passes} - {None}
-                self._watch.look([n for a in adapters for n in self.routed.groups[f"{ADAPTER}{a}"]])
+            if self._watch:  # whatever failed here: shards may be gathered in its trial
+                self._watch.look({each.adapter for each in passes if each.adapter})
         if self._try_rows and here.failure is None:
             with here.noted():
                 self._try_rows(batch.micro_batches, batch.step, loss_fn)
@@ -464,7 +459,7 @@ def build_step(
         devices = {parameter.device for parameter in routed.parameters.values()}
         late = len(devices) == 1 and devices.pop().type == "cuda"
     # Where every stream may update everything, nothing is to be kept apart.
-    watch = WeightWatch(model, routed.parameters, optimizer) if routed.keeps_apart else None
+    watch = WeightWatch(optimizer, routed) if routed.keeps_apart else None
     return GovernedStep(
         routed,
         optimizer,

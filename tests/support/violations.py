@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from govray.engine import step as step_module
 from govray.engine.collective.gradient_clip import GradientClip
-from govray.engine.model.weight_watch import WeightWatch
+from govray.engine.startup.weight_watch import WeightWatch
 
 
 def global_clip(patch: pytest.MonkeyPatch) -> None:

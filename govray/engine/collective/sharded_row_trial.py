@@ -26,7 +26,6 @@ What a forward leaves behind is no matter of this trial.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,17 +40,16 @@ from govray.engine.batch import MicroBatch
 from govray.engine.collective.exchange import Exchange
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.gradients.forward import Forward, LossFn
-from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
+from govray.engine.gradients.gradient_gap import Gradients, gaps, rounding
 from govray.engine.gradients.layer_coverage import covered, takes_rows
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.rng_state import generators
 from govray.engine.steps.row_difference import (
     REPEATED,
-    apart,
     due_again,
-    gradient_bound,
-    mixed_rows,
+    require_same_gradients,
+    require_same_loss,
 )
 
 _ROWS = 3
@@ -160,9 +158,7 @@ class _Comparison:
             again, found = self._pass(order)
             if order is not others and self._draws:  # alone it meets other draws
                 again, found = loss, expected
-            gap = apart(loss, again, abs(loss))
-            if gap > tolerance:
-                raise mixed_rows(f"a row's loss differs by {gap:.1e}", "loss_fn")
+            require_same_loss(loss, again, abs(loss), tolerance, lambda: "loss_fn")
             self._require_equal(expected, found, noise, tolerance)
 
     def _pass(self, order: Sequence[int], factor: float = 1.0) -> tuple[float, Gradients]:
@@ -206,30 +202,9 @@ class _Comparison:
         tolerance: float,
     ) -> None:
         """Of what is sharded by all ranks' numbers, of adapters by this rank's."""
+        own = gaps(expected, found, noise)
         held = sorted(self._trial._aggregator.held)
-        own = [
-            (
-                float(expected[name].double().norm()),
-                noise[name],
-                float((found[name].double() - expected[name].double()).norm()),
-            )
-            for name in held
-        ]
-        squares = self._exchange.total(torch.tensor(own, dtype=torch.float64).square())
-        whole = math.sqrt(float(squares[:, 0].sum()))
-        for name, row in zip(held, squares.sqrt().tolist(), strict=True):
-            norm, repeated, gap = row
-            if math.isfinite(whole) and not gap <= gradient_bound(norm, repeated, whole, tolerance):
-                raise _mixed(name, gap / norm if norm else math.inf)
-        ours, theirs = (
-            {name: g for name, g in each.items() if name not in self._trial._aggregator.held}
-            for each in (expected, found)
-        )
-        if first := first_apart(ours, theirs, tolerance, noise):
-            raise _mixed(*first)
-
-
-def _mixed(name: str, share: float) -> Exception:
-    return mixed_rows(
-        f"a row's gradient of {name} differs by {share:.1e}", name.rpartition(".")[0] or name
-    )
+        shards = torch.tensor([own.pop(name) for name in held], dtype=torch.float64)
+        whole = self._exchange.total(shards.square()).sqrt().tolist()
+        for each in (dict(zip(held, map(tuple, whole), strict=True)), own):
+            require_same_gradients(each, tolerance, lambda name: name.rpartition(".")[0] or name)

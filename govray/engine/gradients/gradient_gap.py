@@ -1,4 +1,4 @@
-"""Whether two computations of the same gradients agree within rounding.
+"""How far two computations of the same gradients are apart, and how much of it is rounding.
 
 `govray.engine.steps.row_difference` says how rounding is measured, and how far a gradient may be.
 Measured over the architectures of the tests, a gap above τ ‖expected‖ is 1.2 times the distance
@@ -7,12 +7,11 @@ between repetitions at most. An exact comparison asks for equal numbers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from govray.engine.steps.row_difference import REPEATED, gradient_bound
+from govray.engine.steps.row_difference import REPEATED, Gap
 
 Gradients = Mapping[str, Tensor]
 """By parameter name; a parameter without a gradient is absent."""
@@ -34,29 +33,21 @@ def rounding(first: Gradients, repeated: Sequence[Gradients]) -> dict[str, float
     }
 
 
-def first_apart(
-    expected: Gradients, found: Gradients, tolerance: float, repeated: Mapping[str, float]
-) -> tuple[str, float] | None:
-    """The first parameter whose gradients don't agree, and by how much of the expected norm.
+def gaps(expected: Gradients, found: Gradients, repeated: Mapping[str, float]) -> dict[str, Gap]:
+    """How far each gradient is from the expected one.
 
     Args:
         expected, found: Of equal shapes for equal names, of any dtype, on one device.
-        tolerance: √ε of the coarsest dtype inside the loss; 0 for equal numbers.
         repeated: What `rounding` found, of gradients of the same rows.
-
-    Returns:
-        None if all agree. None too where the expected ones are not finite, which the step reports.
     """
-    norms = {name: float(gradient.double().norm()) for name, gradient in expected.items()}
-    whole = math.hypot(*norms.values())
-    if not math.isfinite(whole):
-        return None
-    for name in dict.fromkeys([*expected, *found]):
-        gap = _gap(expected.get(name), found.get(name))
-        norm = norms.get(name, 0.0)
-        if not gap <= gradient_bound(norm, repeated.get(name, 0.0), whole, tolerance):
-            return name, gap / norm if norm else math.inf
-    return None
+    return {
+        name: (
+            _gap(expected.get(name), None),
+            repeated.get(name, 0.0),
+            _gap(expected.get(name), found.get(name)),
+        )
+        for name in dict.fromkeys([*expected, *found])
+    }
 
 
 def _gap(expected: Tensor | None, found: Tensor | None, factor: float = 1.0) -> float:

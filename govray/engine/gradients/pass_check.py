@@ -22,6 +22,7 @@ A model that behaves in another way later is not noticed.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
+from govray.engine.gradients.gradient_gap import gaps
 from govray.engine.gradients.pass_planner import Pass, Planner, homogeneous
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.steps.routed import Routed
@@ -130,13 +132,15 @@ def try_pass(
     for part, found in zip(small.parts, together, strict=True):
         route = routed[part.route]
         for name, gradient in found.items():
-            if name not in route.weights and gradient is not None and gradient.any():
+            if name not in route.weights and gradient.any():
                 return PassCheck(False, f"rows of stream {part.route} would update {name}")
         with losses(homogeneous(part, route)) as (own,):
             expected = _gradients(own, {name: parameters[name] for name in route.weights})
-        if not any(gradient is not None and gradient.any() for gradient in expected.values()):
+        if not any(gradient.any() for gradient in expected.values()):
             return PassCheck(None)
-        gap = _distance(found, expected)
+        permitted = {name: gradient for name, gradient in found.items() if name in route.weights}
+        norms, _, apart = zip(*gaps(expected, permitted, {}).values(), strict=True)
+        gap = math.hypot(*apart) / math.hypot(*norms)
         if not gap <= tolerance:
             return PassCheck(False, f"stream {part.route}: gradients differ by {gap:.1e}")
     return PassCheck(True)
@@ -160,21 +164,11 @@ def _new_graphs_refused() -> Iterator[None]:
         ) from error
 
 
-def _distance(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]) -> float:
-    """‖ours − theirs‖ / ‖theirs‖ over the names of ``theirs``; an absent tensor is zeros."""
-    difference, norm = 0.0, 0.0
-    for name, their in theirs.items():
-        our = ours[name]
-        gap = our if their is None else their if our is None else our - their
-        difference += 0.0 if gap is None else float(gap.double().square().sum())
-        norm += 0.0 if their is None else float(their.double().square().sum())
-    return (difference / norm) ** 0.5
-
-
-def _gradients(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None]:
+def _gradients(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     tensors = list(parameters.values())
     gradients = torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True)
-    return dict(zip(parameters, gradients, strict=True))
+    named = zip(parameters, gradients, strict=True)
+    return {name: gradient for name, gradient in named if gradient is not None}
 
 
 def _repeated(part: MicroBatch, rows: int) -> MicroBatch:

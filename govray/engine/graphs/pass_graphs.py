@@ -43,12 +43,12 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss, total
-from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
+from govray.engine.gradients.gradient_gap import Gradients, gaps, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.rng_state import generators
-from govray.engine.steps.row_difference import REPEATED, due_again
+from govray.engine.steps.row_difference import REPEATED, due_again, first_apart
 from govray.errors import GovrayError, Refused, UsageError
 
 _KINDS = 256
@@ -251,7 +251,7 @@ class PassGraphs:
             (expected, graph.gradients),
         )
         for as_ever, launched in both:
-            if apart := first_apart(as_ever, launched, tolerance, rounded):
+            if apart := first_apart(gaps(as_ever, launched, rounded), tolerance):
                 name, share = apart
                 raise Refused(
                     f"{name} differs by {share:.1e} when a pass of stream "

@@ -19,14 +19,10 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
-from types import CellType, FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -34,9 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.model.tensor_content import contents
+from govray.engine.startup.object_graph import parts
 
 _DEPTH = 6
-# What nn.Module itself keeps, but for the mode, which a forward might switch.
 _OWN = frozenset(vars(nn.Module())) - {"training"}
 
 
@@ -81,13 +77,20 @@ Kept = dict[Key, object]
 """What it was, comparable with ``==``."""
 
 
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """What a module keeps beside what every module does, and its mode, which a forward might
+    switch."""
+    held = vars(module)
+    return {name: held[name] for name in held.keys() - _OWN}
+
+
 def attributes(model: nn.Module, *, buffers: bool = False) -> Kept:
     """What modules and their classes keep as attributes of Python, and tensors of their hooks."""
     look = _Look()
     for fqn, module in model.named_modules():
-        for name, value in vars(module).items():
-            if name not in _OWN or (buffers and name == "_buffers"):
-                look.at((fqn, name), value)
+        held = own_attributes(module) | ({"_buffers": module._buffers} if buffers else {})
+        for name, value in held.items():
+            look.at((fqn, name), value)
     look.classes(kind for module in model.modules() for kind in type(module).__mro__)
     # Of a hook, tensors alone: a list that it writes down what it saw in is no state.
     hooks = _Look(tensors_only=True)
@@ -123,23 +126,6 @@ def changed(before: Kept, after: Kept) -> Key | None:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # What torch.optim.Optimizer itself keeps; groups are looked at by setting.
 _OF_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) | {"step"}
-# A loop that holds the model is no part of it.
-_OTHERS_OBJECTS = frozenset(
-    [
-        "torch",
-        "govray",
-        "accelerate",
-        "asyncio",
-        "datasets",
-        "lightning",
-        "lightning_fabric",
-        "logging",
-        "pytorch_lightning",
-        "queue",
-        "ray",
-        "threading",
-    ]
-)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -165,8 +151,8 @@ class _Look:
             if depth and id(value) not in self._met and not isinstance(value, (nn.Module, type)):
                 self._met[id(value)] = value
                 where, name = key
-                for part, inside in _parts(value):
-                    self.at((where, f"{name}{part}"), inside, depth - 1)
+                for way, step, part in parts(value, "torch.", "govray."):
+                    self.at((where, name + way.format(step)), part, depth - 1)
 
     def classes(self, kinds: Iterable[type], *, read: bool = False) -> None:
         """Attributes of these classes; ``read``: and the globals that their functions read."""
@@ -197,32 +183,6 @@ def _globals(function: Any) -> Iterator[tuple[str, Any]]:
         value = function.__globals__.get(name)
         if name in function.__globals__ and isinstance(value, held):
             yield name, value
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value leads to, and how it is written."""
-    if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", part) for key, part in list(value.items()))
-    elif isinstance(value, AbstractSet):
-        yield from ((f"[{key}]", None) for key in sorted(map(repr, value)))
-    elif isinstance(value, (list, tuple, deque)):
-        yield from ((f"[{place}]", part) for place, part in enumerate(list(value)))
-    elif isinstance(value, MethodType):
-        yield from ((".__self__", value.__self__), ("", value.__func__))
-    elif isinstance(value, partial):
-        yield from _parts([value.func, *value.args, *value.keywords.values()])
-    elif isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-        yield from ((f".{name}", cell) for name, cell in cells)
-    elif isinstance(value, CellType):
-        with suppress(ValueError):  # an empty one
-            yield "", value.cell_contents
-    elif type(value).__module__.partition(".")[0] not in _OTHERS_OBJECTS:
-        yield from ((f".{name}", part) for name, part in list(_dict_of(value).items()))
-
-
-def _dict_of(value: Any) -> dict[str, Any]:
-    return getattr(value, "__dict__", None) or {}
 
 
 def _generator_state(value: Any) -> object:

@@ -18,7 +18,7 @@ in training. In forty, its own ``step`` runs alone: schedules that act in hooks 
 others' gradients are ten thousand times larger. So what acts from a threshold on, such as a clip of
 all gradients, acts there and not on a domain alone.
 
-What hooks begin later is seen when it happens (`govray.engine.model.weight_watch`).
+What hooks begin later is seen when it happens (`govray.engine.startup.weight_watch`).
 
 Invariants: everything is as before afterwards: parameters, states, groups, generators, and what
 hooks keep (`put_back`). Ranks must do it together, for shards may be gathered in a step.
@@ -29,32 +29,26 @@ A coupling that keeps nothing, and needs larger parameters, is not found.
 from __future__ import annotations
 
 import copy
-import random
-import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any, NoReturn, cast
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.optim import optimizer as torch_optimizer
 
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.engine.model.tensor_content import contents
-from govray.engine.model.weight_watch import WeightWatch
 from govray.engine.startup.model_state import (
     Key,
     attributes,
     changed,
     kept_beside_parameters,
 )
+from govray.engine.startup.object_graph import put_back
 from govray.errors import GovrayError, Refused
 
 _DOMAINS = 3
@@ -70,37 +64,23 @@ _STEPS = 40
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
 """What a schedule may move in a group. It follows the steps, which all domains share."""
 
-_GLOBAL_HOOKS = [
-    getattr(sys.modules[torch.optim.Optimizer.__module__], f"_global_optimizer_{when}_hooks", None)
-    for when in ("pre", "post")
-]
+GLOBAL_HOOKS: Sequence[dict[int, Any]] = tuple(
+    getattr(torch_optimizer, f"_global_optimizer_{when}_hooks", {}) for when in ("pre", "post")
+)
+"""Those of all optimizers."""
 
 Names = Sequence[str]
 Bits = dict[str, int]
 
-
-class OptimizerTrial:
-    """Tries an optimizer once, before its first step. Collective."""
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, routed: RoutedModel, watch: WeightWatch
-    ) -> None:
-        self._optimizer = optimizer
-        self._routed = routed
-        self._watch = watch
-        self._tried = False
-
-    def __call__(self) -> None:
-        if not self._tried:
-            self._tried = True
-            try_optimizer(self._optimizer, self._routed, self._watch)
+Stepping = Callable[[Names], AbstractContextManager[None]]
+"""What surrounds a step of the optimizer that may move these parameters."""
 
 
 def try_optimizer(
-    optimizer: torch.optim.Optimizer, routed: RoutedModel, watch: WeightWatch
+    optimizer: torch.optim.Optimizer, routed: RoutedModel, stepping: Stepping
 ) -> None:
-    """Step small parameters of some domains in several orders, and put all back.
-    Three domains at most are tried. ``watch``: learns what hooks do."""
+    """Step small parameters of some domains in several orders, and put all back. Collective.
+    Three domains at most are tried. ``stepping``: learns around each step what hooks do."""
     domains = routed.domains
     tried = [*domains[: _DOMAINS - 1], domains[-1]] if len(domains) > _DOMAINS else domains
     units = [names for names in (_small(optimizer, each.parameters) for each in tried) if names]
@@ -109,7 +89,7 @@ def try_optimizer(
     if len(units) == 1:  # the upper part of its layers may learn alone
         units = [units[0][-1:]]
     try:
-        _try(optimizer, units, routed, watch)
+        _try(optimizer, units, routed, stepping)
     except (GovrayError, torch.OutOfMemoryError, dist.DistError):
         raise  # the last two are the machine's, and another attempt may go on
     except Exception as error:
@@ -126,7 +106,7 @@ def _try(
     optimizer: torch.optim.Optimizer,
     units: Sequence[Names],
     routed: RoutedModel,
-    watch: WeightWatch,
+    stepping: Stepping,
 ) -> None:
     parameters = routed.parameters
     chosen = [name for names in units for name in names]
@@ -146,7 +126,7 @@ def _try(
     @contextmanager
     def steps() -> Iterator[Callable[[Iterable[Names]], None]]:
         """Inside, what does a step of some units."""
-        with put_back([optimizer, *_GLOBAL_HOOKS], leave), _put_back(optimizer, mine):
+        with put_back([optimizer, *GLOBAL_HOOKS], leave), _put_back(optimizer, mine):
             scheduled = [_scheduled(group) for group in optimizer.param_groups]
 
             def step(turn: Iterable[Names]) -> None:
@@ -157,7 +137,7 @@ def _try(
                     parameter.grad = gradients[name].clone()
                 with (
                     optimizer_view(optimizer, moving.values(), routed.adapter_ids),
-                    watch.stepping(list(moving), trial=True),
+                    stepping([*moving]),
                 ):
                     optimizer.step()
                 for parameter in moving.values():
@@ -216,11 +196,11 @@ def _try(
 @contextmanager
 def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Inside, ``step`` is that of the optimizer's class, and nothing else."""
-    hooks: list[dict[Any, Any]] = [
+    hooks: list[dict[int, Any]] = [
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
+        *GLOBAL_HOOKS,
     ]
-    hooks += [each for each in _GLOBAL_HOOKS if each is not None]
     held = [dict(each) for each in hooks]
     wrapper = vars(optimizer).pop("step", None)
     try:
@@ -340,142 +320,3 @@ def _restored(value: Any, copied: Any) -> Any:
 
 def _copied(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: v if key == "params" else copy.deepcopy(v) for key, v in group.items()}
-
-
-_MOST = 100_000
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, ModuleType, torch.dtype)
-_OTHERS_OBJECTS = (
-    "accelerate.",
-    "asyncio.",
-    "datasets.",
-    "lightning.",
-    "lightning_fabric.",
-    "logging.",
-    "pytorch_lightning.",
-    "queue.",
-    "ray.",
-    "threading.",
-    "torch.distributed.",
-    "transformers.",
-)
-
-Undo = Callable[[], None]
-
-
-# Put back what a trial's callables keep: counts, lists and tensors of hooks and wrappers. All that
-# can be reached from them is noted by identity and content, and written back where it changed.
-# Every object stays the same object. Globals, files, and objects of loops, threads and queues are
-# left alone. So is what comes behind the first hundred thousand objects.
-
-
-@contextmanager
-def put_back(roots: Iterable[object], leave: Iterable[object]) -> Iterator[None]:
-    """Inside, what is reached from these may change; afterwards it is as before."""
-    undo: list[Undo] = []
-    met = {id(each): each for each in leave}
-    ahead = deque(roots)
-    while ahead and len(met) < _MOST:
-        value: Any = ahead.popleft()
-        if id(value) in met or isinstance(value, _PLAIN) or _is_of_others(value):
-            continue
-        met[id(value)] = value
-        if (written := _content(value)) is not None:
-            undo.append(written)
-        ahead.extend(_parts(value))
-    try:
-        yield
-    finally:
-        for each in undo:
-            each()
-
-
-def _is_of_others(value: object) -> bool:
-    module: object = getattr(type(value), "__module__", None)
-    of_others = isinstance(module, str) and f"{module}.".startswith(_OTHERS_OBJECTS)
-    return of_others and not isinstance(value, (Tensor, nn.Module))
-
-
-def _parts(value: Any) -> list[Any]:
-    """What a value leads to."""
-    found: list[Any] = []
-    if isinstance(value, MethodType):
-        found = [value.__self__, value.__func__]
-    elif isinstance(value, FunctionType):
-        found = [*(value.__closure__ or ()), *(value.__defaults__ or ()), value.__kwdefaults__]
-    elif isinstance(value, partial):
-        found = [value.func, *value.args, *value.keywords.values()]
-    elif isinstance(value, dict):
-        found = list(value.values())
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        found = list(value)
-    elif isinstance(value, CellType):
-        found = [_inside(value)]
-    if isinstance(held := getattr(value, "__dict__", None), dict):
-        found.append(held)
-    return found
-
-
-def _content(value: Any) -> Undo | None:
-    """What writes back the content that a value has now; None if it has none of its own."""
-    undo: Undo | None = None
-    if isinstance(value, Tensor):
-        undo = _tensor(value)
-    elif isinstance(value, np.ndarray):
-        undo = partial(np.copyto, value, value.copy())
-    elif isinstance(value, (dict, list, set, deque)):
-        undo = _container(value)
-    elif isinstance(value, CellType):
-        undo = partial(_refill, value, _inside(value))
-    elif isinstance(value, torch.Generator):
-        undo = cast(Undo, partial(value.set_state, value.get_state()))
-    elif isinstance(value, random.Random):
-        undo = partial(value.setstate, value.getstate())
-    elif isinstance(value, np.random.Generator):
-        undo = partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    return undo
-
-
-def _tensor(tensor: Tensor) -> Undo | None:
-    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
-    if own.layout is not torch.strided or own.is_meta or own.is_inference():
-        return None
-    before = own.clone()
-
-    @torch.no_grad()
-    def undo() -> None:
-        if not torch.equal(own, before):
-            own.copy_(before)
-
-    return undo
-
-
-def _container(held: Any) -> Undo:
-    before: Any = dict(held) if isinstance(held, dict) else list(held)
-
-    def undo() -> None:
-        if _identities(held) != _identities(before):
-            held.clear()
-            if isinstance(held, (dict, set)):
-                held.update(before)
-            else:
-                held.extend(before)
-
-    return undo
-
-
-def _identities(held: Any) -> list[int]:
-    values = held.values() if isinstance(held, dict) else ()
-    return [id(each) for each in (*held, *values)]
-
-
-def _refill(cell: CellType, before: object) -> None:
-    if before is not cell:
-        cell.cell_contents = before
-
-
-def _inside(cell: CellType) -> object:
-    """What a cell holds; an empty one itself."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell

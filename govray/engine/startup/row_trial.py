@@ -48,7 +48,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
-from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
+from govray.engine.gradients.gradient_gap import Gradients, gaps, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
@@ -56,7 +56,13 @@ from govray.engine.model.rng_state import generators
 from govray.engine.startup.exact_weights import Make, drawn, in_dtype, other_weights
 from govray.engine.startup.model_state import Held, attributes, changed, held
 from govray.engine.steps.routed import Routed
-from govray.engine.steps.row_difference import REPEATED, apart, due_again, mixed_rows
+from govray.engine.steps.row_difference import (
+    REPEATED,
+    apart,
+    due_again,
+    require_same_gradients,
+    require_same_loss,
+)
 from govray.errors import GovrayError, Refused
 
 ROWS = 3
@@ -427,20 +433,19 @@ class _Comparison:
         """The row at a place of an order has the loss that it has in the reference."""
         expected = alone[order[place]]
         largest = max((abs(each) for each in alone if math.isfinite(each)), default=0.0)
-        gap = apart(expected, losses[place], 0.5 * (abs(expected) + largest))
-        if gap > self._tolerance:
-            where = self._where(reference, at, order, place, self._tolerance)
-            raise mixed_rows(f"a row's loss differs by {gap:.1e}", where)
+        require_same_loss(
+            expected,
+            losses[place],
+            0.5 * (abs(expected) + largest),
+            self._tolerance,
+            lambda: self._where(reference, at, order, place, self._tolerance),
+        )
 
     def _require_equal(
         self, expected: Gradients, found: Gradients, noise: Mapping[str, float]
     ) -> None:
-        first = first_apart(expected, found, self._tolerance, noise)
-        if first is not None:
-            name, share = first
-            raise mixed_rows(
-                f"a row's gradient of {name} differs by {share:.1e}", self._trial._module_of(name)
-            )
+        apart = gaps(expected, found, noise)
+        require_same_gradients(apart, self._tolerance, self._trial._module_of)
 
     def _where(
         self,

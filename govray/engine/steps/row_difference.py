@@ -10,8 +10,14 @@ Nothing but rounding can differ then, whatever the model does with rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from govray.errors import Refused
+
+Gap = tuple[float, float, float]
+"""Of a parameter's gradient: the norm of the expected one, the largest distance between its
+repetitions, and how far another computation's is from it."""
 
 REPEATED = (3.0, 5.0)
 """What a backward starts from to repeat one that started from 1: other factors round otherwise."""
@@ -50,9 +56,41 @@ def gradient_bound(norm: float, repeated: float, whole: float, tolerance: float)
     return min(tolerance, _FINEST) * norm + min(_ROUNDING * repeated, most)
 
 
-def mixed_rows(what: str, where: str) -> Refused:
-    """What refuses rows that differ by what stands beside them."""
-    return Refused(
+def first_apart(gaps: Mapping[str, Gap], tolerance: float) -> tuple[str, float] | None:
+    """The first parameter whose gradients don't agree, and by how much of the expected norm.
+    ``tolerance``: √ε of the coarsest dtype inside the loss; 0 for equal numbers.
+
+    Returns:
+        None if all agree. None too where the expected ones are not finite, which the step reports.
+    """
+    whole = math.hypot(*(norm for norm, _, _ in gaps.values()))
+    if not math.isfinite(whole):
+        return None
+    for name, (norm, repeated, gap) in gaps.items():
+        if not gap <= gradient_bound(norm, repeated, whole, tolerance):
+            return name, gap / norm if norm else math.inf
+    return None
+
+
+def require_same_loss(
+    expected: float, found: float, scale: float, tolerance: float, where: Callable[[], str]
+) -> None:
+    """Refuse a row whose loss differs by what stands beside it. ``where``: the module, in words."""
+    if (gap := apart(expected, found, scale)) > tolerance:
+        _refuse_mixed(f"a row's loss differs by {gap:.1e}", where())
+
+
+def require_same_gradients(
+    gaps: Mapping[str, Gap], tolerance: float, where: Callable[[str], str]
+) -> None:
+    """Refuse a row whose gradient differs so. ``where``: the module of a parameter, in words."""
+    if first := first_apart(gaps, tolerance):
+        name, share = first
+        _refuse_mixed(f"a row's gradient of {name} differs by {share:.1e}", where(name))
+
+
+def _refuse_mixed(what: str, where: str) -> NoReturn:
+    raise Refused(
         f"{what} with the rows beside it, so rows would learn from each other",
         where=where,
         do="Normalise, route and choose by each row alone, and leave losses that mix rows out: "

@@ -450,8 +450,8 @@ def test_it_changes_nothing() -> None:
     again = governed(model, optimizer, routes)  # as after a resume, with a state
     before = state(model, optimizer)
     kept = [id(value) for held in optimizer.state.values() for value in held.values()]
-    assert again._try_optimizer is not None
-    again._try_optimizer()
+    assert again._watch is not None
+    again._watch.try_optimizer()
     assert again._try_rows is not None
     versions = [(id(p), p._version) for p in model.parameters()]
     again._try_rows(step_batch(1, batch(model, step=1)).micro_batches, 1, loss)
@@ -680,7 +680,7 @@ def test_what_hooks_keep_is_as_if_the_trial_had_not_been() -> None:
 
         optimizer.register_step_post_hook(after)
         run = governed(model, optimizer, [UPPER, LOWER])
-        run._try_optimizer._tried = not tried
+        run._watch._tried = not tried
         for step in range(3):
             rows = micro_batch(UPPER, token_rows(2, CONTEXT, VOCABULARY, step))
             run(step_batch(step, [rows]), loss)

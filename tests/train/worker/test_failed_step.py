@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from govray.engine.model.weight_watch import WeightWatch
+from govray.engine.startup.weight_watch import WeightWatch
 from govray.engine.step import GovernedStep
 from govray.errors import Malformed, RankFailed
 from govray.train import GovernedTrainer, govern

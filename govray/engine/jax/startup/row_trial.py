@@ -15,9 +15,8 @@ neither is a branch that these rows do not take.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -30,10 +29,9 @@ from govray.engine.jax.routed_pass import LossFn, ModelShape, Parameters, prepar
 from govray.engine.steps.batch import IGNORED, MicroBatch
 from govray.engine.steps.row_difference import (
     REPEATED,
-    apart,
     due_again,
-    gradient_bound,
-    mixed_rows,
+    require_same_gradients,
+    require_same_loss,
 )
 
 _ROWS = 3
@@ -73,7 +71,7 @@ class RowTrial:
         count = min(_ROWS, len(part.positions))
         rows = {name: np.asarray(tensor)[:count] for name, tensor in part.tensors.items()}
         half = "bf16[" in str(_row.trace(*model, keys[:count], rows, 0, 1.0).jaxpr)
-        epsilon = float(jnp.finfo(jnp.bfloat16 if half else jnp.float32).eps)
+        tolerance = float(jnp.finfo(jnp.bfloat16 if half else jnp.float32).eps) ** 0.5
         for place in range(count):
             order = [row if row == place else (row + 1) % count for row in range(count)]
             turned = {name: tensor[order] for name, tensor in rows.items()}
@@ -81,16 +79,22 @@ class RowTrial:
             loss, gradients = _row(*model, keys[:count], rows, place, 1.0)
             again, found = _row(*model, keys[:count], turned, place, 1.0)
             alone, _ = _row(*model, keys[place : place + 1], single, 0, 1.0)
+            one = float(loss)
             for other in (again, alone):
-                gap = apart(float(loss), float(other), abs(float(loss)))
-                if gap > epsilon**0.5:
-                    raise mixed_rows(f"a row's loss differs by {gap:.1e}", "loss_fn")
-            repeated = [
-                {name: each / factor for name, each in scaled.items()}
-                for factor in REPEATED
-                for _, scaled in [_row(*model, keys[:count], rows, place, factor)]
-            ]
-            _compare(gradients, found, repeated, epsilon**0.5)
+                require_same_loss(one, float(other), abs(one), tolerance, lambda: "loss_fn")
+            repeated = [_row(*model, keys[:count], rows, place, each)[1] for each in REPEATED]
+            gaps = {
+                name: (
+                    _distance(expected, 0),
+                    max(
+                        _distance(again[name] / factor, expected)
+                        for factor, again in zip(REPEATED, repeated, strict=True)
+                    ),
+                    _distance(found[name], expected),
+                )
+                for name, expected in gradients.items()
+            }
+            require_same_gradients(gaps, tolerance, lambda name: name)
         self._tried.add(part.route)
 
 
@@ -119,20 +123,5 @@ def _row(
     return loss, backward(jnp.asarray(factor, loss.dtype))[0]
 
 
-def _compare(
-    expected: Parameters, found: Parameters, repeated: Sequence[Parameters], tolerance: float
-) -> None:
-    norms = {name: _norm(gradient) for name, gradient in expected.items()}
-    whole = math.hypot(*norms.values())
-    if not math.isfinite(whole):  # which the step reports
-        return
-    for name, norm in norms.items():
-        rounding = max(_norm(again[name] - expected[name]) for again in repeated)
-        gap = _norm(found[name] - expected[name])
-        if not gap <= gradient_bound(norm, rounding, whole, tolerance):
-            share = gap / norm if norm else math.inf
-            raise mixed_rows(f"a row's gradient of {name} differs by {share:.1e}", name)
-
-
-def _norm(gradient: Array) -> float:
-    return float(jnp.linalg.norm(gradient.astype(jnp.float32).ravel()))
+def _distance(one: Array, other: Array | int) -> float:
+    return float(jnp.linalg.norm((one - other).astype(jnp.float32).ravel()))

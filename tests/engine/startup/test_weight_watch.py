@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.weight_watch import WeightWatch
+from govray.engine.startup.weight_watch import WeightWatch
 from govray.errors import Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows

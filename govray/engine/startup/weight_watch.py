@@ -1,16 +1,16 @@
 """At every step: does anything but the optimizer's own step write a weight or a buffer?
 
-A trial before the first step can't see what a hook begins at the tenth. So versions are compared,
-which torch counts up with each write in place. Reading one takes some ten nanoseconds, and waits
-for no device. A write through ``.data`` counts up nothing. So what tensors hold is compared too,
-after the 2nd, 16th, 32nd, … 512th step, and then after each 512th.
+A trial before the first step (``optimizer_trial.py``) can't see what a hook begins at the tenth. So
+versions are compared, which torch counts up with each write in place. Reading one takes some ten
+nanoseconds, and waits for no device. A write through ``.data`` counts up nothing. So what tensors
+hold is compared too, after the 2nd, 16th, 32nd, … 512th step, and then after each 512th.
 
 Invariants:
 
 * From one step to the next, no parameter and no buffer is written or replaced. The exceptions are
   the parameters that the step trains, inside the ``step`` of the optimizer's class.
 * Hooks of the optimizer, and wrappers around its ``step``, write gradients or trained parameters
-  only if they did so in the optimizer's trial. They replace no attribute of a module.
+  only if they did so in the trial. They replace no attribute of a module.
 
 An adapter is looked at in the steps that reach it.
 """
@@ -18,27 +18,24 @@ An adapter is looked at in the steps that reach it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from functools import partial
 from operator import attrgetter, is_
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import optimizer as torch_optimizer
 
+from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.model.tensor_content import contents
+from govray.engine.startup.model_state import own_attributes
+from govray.engine.startup.optimizer_trial import GLOBAL_HOOKS, try_optimizer
 from govray.engine.steps.row_difference import due_again
 from govray.errors import Refused
+from govray.governance.policy.route import ADAPTER
 
 _VERSION = attrgetter("_version")
-_OWN = len(vars(nn.Module()))
-"""So many attributes of a module are torch's, and they come first."""
-
-_GLOBAL_HOOKS: Sequence[Mapping[int, Any]] = tuple(
-    getattr(torch_optimizer, f"_global_optimizer_{when}_hooks", {}) for when in ("pre", "post")
-)
 
 _BEHIND = "weights after a step"
 
@@ -46,24 +43,21 @@ State = tuple[list[Tensor], list[int]]
 
 
 class WeightWatch:
-    """Compares the versions of one model's parameters and buffers, step by step.
+    """Tries an optimizer, and then compares the versions of its model's parameters and buffers,
+    step by step.
 
     Args:
-        parameters: All of them by name, adapters' included.
         optimizer: Its hooks run inside `stepping`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: Mapping[str, nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        self._model = model
-        self._parameters = parameters
+    def __init__(self, optimizer: torch.optim.Optimizer, routed: RoutedModel) -> None:
         self._optimizer = optimizer
+        self._routed = routed
+        self._parameters = routed.parameters
+        self._tried = False
         self._allowed: set[str] = set()
-        self._modules = [vars(module) for module in model.modules()]
+        model = routed.model
+        self._modules = [*model.modules()]
         # A tied parameter has the name and place that it has first, as in `named_parameters`.
         places = {
             id(tensor): (f"{fqn}.{name}" if fqn else name, held, name)
@@ -79,20 +73,27 @@ class WeightWatch:
         self._steps = 0
         self._content: dict[str, int] | None = None
 
-    def look(self, reached: Iterable[str]) -> None:
-        """See that all is as the last step left it, adapters that this step reaches included.
-        ``reached``: names of parameters."""
+    def look(self, adapters: Iterable[str]) -> None:
+        """See that all is as the last step left it; before the first, try the optimizer.
+        Collective. ``adapters``: those that this step reaches."""
+        self.try_optimizer()
         now = self._now()
         if self._base is not None:
             self._require_same(self._base, now)
         self._base = now
         self._steps += 1
         self._require_content()
-        for name in reached:
-            if name.startswith("adapter:"):
+        for adapter in adapters:
+            for name in self._routed.groups[f"{ADAPTER}{adapter}"]:
                 version = self._parameters[name]._version
                 if self._adapters.setdefault(name, version) != version:
                     _refuse(name)
+
+    def try_optimizer(self) -> None:
+        """Try it, if it was not tried yet. Collective."""
+        if not self._tried:
+            self._tried = True
+            try_optimizer(self._optimizer, self._routed, partial(self.stepping, trial=True))
 
     @contextmanager
     def stepping(self, trained: Sequence[str], *, trial: bool = False) -> Iterator[None]:
@@ -162,15 +163,15 @@ class WeightWatch:
             return False  # compiled, and a hook would be compiled with it at every step
         own = vars(self._optimizer)
         hooks = [own.get(f"_optimizer_step_{when}_hooks") for when in ("pre", "post")]
-        return wrapper is not None or any(hooks) or any(_GLOBAL_HOOKS)
+        return wrapper is not None or any(hooks) or any(GLOBAL_HOOKS)
 
-    def _attributes(self) -> list[list[tuple[int, int]]]:
+    def _attributes(self) -> list[dict[str, tuple[int, int]]]:
         return [
-            [
-                (id(each), each._version if isinstance(each, Tensor) else 0)
-                for each in islice(held.values(), _OWN, None)
-            ]
-            for held in self._modules
+            {
+                name: (id(each), each._version if isinstance(each, Tensor) else 0)
+                for name, each in own_attributes(module).items()
+            }
+            for module in self._modules
         ]
 
     @contextmanager
