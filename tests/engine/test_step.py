@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from govray.engine.collective import allreduce
@@ -146,17 +144,6 @@ def test_requires_grad_and_gradients_are_left_as_they_were_found() -> None:
     assert not model.blocks[1].mlp.up.weight._backward_hooks
 
 
-def test_gradients_from_before_the_step_do_not_enter_it() -> None:
-    clean, stale = gpt(), gpt()
-    for model in (clean, stale):
-        run = governed(model, adamw(*model.parameters()), [UPPER])
-        if model is stale:
-            for p in model.parameters():
-                p.grad = torch.ones_like(p)
-        run(batch(0, UPPER), loss)
-    assert moved(stale, snapshot(clean)) == set()
-
-
 def test_a_gradient_that_no_route_permits_is_refused() -> None:
     model = gpt()
     run = governed(model, adamw(*model.parameters()), [UPPER])
@@ -170,24 +157,6 @@ def test_a_gradient_that_no_route_permits_is_refused() -> None:
     with pytest.raises(Refused, match=r"embedding\.tokens\.weight received a gradient that no"):
         run(batch(0, UPPER), opening)
     assert moved(model, before) == set()
-
-
-@settings(max_examples=20)
-@given(rows=st.integers(1, 7), max_rows=st.integers(1, 8), masked=st.integers(0, CONTEXT - 1))
-def test_accumulation_changes_no_gradient_beyond_rounding(
-    rows: int, max_rows: int, masked: int
-) -> None:
-    weights = []
-    for limit in (None, max_rows):
-        model = gpt().double()
-        tensors = token_rows(rows, CONTEXT, VOCABULARY, 5)
-        tensors["targets"][0, :masked] = IGNORED
-        run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [UPPER], max_rows=limit)
-        result = run(step_batch(0, [micro_batch(UPPER, tensors)]), loss)
-        assert result.group_targets["head"] == rows * CONTEXT - masked
-        weights.append(snapshot(model))
-    for name, whole in weights[0].items():
-        torch.testing.assert_close(weights[1][name], whole, rtol=1e-12, atol=1e-15)
 
 
 def test_each_domain_is_clipped_by_its_own_norm() -> None:
@@ -237,19 +206,6 @@ def test_losses_at_ignored_targets_do_not_count_even_if_the_loss_gives_them() ->
     assert moved(weights[0], snapshot(weights[1])) == set()
 
 
-def test_weights_scale_the_numerator_only() -> None:
-    """Half the weight is half the gradient, over the same count."""
-    steps = []
-    for weight in (1.0, 0.5):
-        model = gpt().double()
-        before = snapshot(model)
-        route = Route({"head": weight})
-        run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [route])
-        assert run(batch(0, route), loss).group_targets["head"] == 24
-        steps.append(model.head.weight.detach() - before["head.weight"])
-    torch.testing.assert_close(steps[1] * 2, steps[0], rtol=1e-12, atol=0)
-
-
 def test_what_different_streams_update_shares_no_bucket() -> None:
     parameters = {f"p{i}": nn.Parameter(torch.empty(1)) for i in range(6)}
     streams = {n: frozenset(("all", "upper") if n > "p2" else ("all",)) for n in parameters}
@@ -269,19 +225,6 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden + self.layer(hidden)
-
-
-class Counting(nn.Module):
-    """A layer with a state that every forward writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.seen += 1
-        return hidden * self.scale
 
 
 def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
@@ -317,6 +260,13 @@ def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
             r"blocks\.0\.layer: InstanceNorm1d",
         ),
         (model_with(nn.Linear(CONTEXT, CONTEXT), sparse=True), "embed: sparse gradients"),
+        (
+            model_with(nn.BatchNorm1d(CONTEXT, track_running_stats=False).eval()),
+            "without running statistics normalises by those of other rows",
+        ),
+        (model_with(nn.Embedding(3, 8, max_norm=1.0)), "max_norm rewrites the rows"),
+        (model_with(nn.EmbeddingBag(3, 8, max_norm=1.0)), "max_norm rewrites the rows"),
+        (model_with(nn.Embedding(3, 8, scale_grad_by_freq=True)), "scale_grad_by_freq"),
     ],
 )
 def test_models_that_cannot_be_routed_exactly_are_refused(model: nn.Module, message: str) -> None:
@@ -324,17 +274,15 @@ def test_models_that_cannot_be_routed_exactly_are_refused(model: nn.Module, mess
         governed(model, adamw(*model.parameters()), [allow_all(model)])
 
 
-def test_batch_norm_switched_on_later_and_any_written_buffer_are_refused() -> None:
-    normed = model_with(nn.BatchNorm1d(CONTEXT))
-    normed.blocks[0].layer.eval()
-    counting = model_with(Counting())
-    for model, buffer in ((normed, "num_batches_tracked"), (counting, "seen")):
-        run = governed(model, adamw(*model.parameters()), [allow_all(model)])
-        before = snapshot(model)
-        model.train()
-        with pytest.raises(Refused, match=rf"changed buffer blocks\.0\.layer\.{buffer}"):
-            run(batch(0, allow_all(model)), loss)
-        assert moved(model, before) == set()
+def test_batch_norm_that_is_switched_on_later_is_refused() -> None:
+    model = model_with(nn.BatchNorm1d(CONTEXT))
+    model.blocks[0].layer.eval()
+    run = governed(model, adamw(*model.parameters()), [allow_all(model)])
+    before = snapshot(model)
+    model.train()
+    with pytest.raises(Refused, match=r"changed buffer blocks\.0\.layer\.num_batches_tracked"):
+        run(batch(0, allow_all(model)), loss)
+    assert moved(model, before) == set()
 
 
 def routes_to_frozen_layers_only(model: GPT) -> dict[str, Any]:

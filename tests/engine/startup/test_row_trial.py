@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import LossFn
-from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.startup import optimizer_trial, row_trial
@@ -343,24 +342,6 @@ def test_coupling_shows_in_every_dtype(dtype: torch.dtype) -> None:
     train(gpt().to(dtype))
     with pytest.raises(Refused, match="rows would learn from each other"):
         train(gpt(FunctionalBatchNorm).to(dtype))
-
-
-NAMED = {
-    "BatchNorm without statistics": (
-        lambda: nn.BatchNorm1d(8, track_running_stats=False).eval(),
-        "without running statistics normalises by those of other rows",
-    ),
-    "max_norm": (lambda: nn.Embedding(3, 8, max_norm=1.0), "max_norm rewrites the rows"),
-    "bag": (lambda: nn.EmbeddingBag(3, 8, max_norm=1.0), "max_norm rewrites the rows"),
-    "frequency": (lambda: nn.Embedding(3, 8, scale_grad_by_freq=True), "scale_grad_by_freq"),
-}
-
-
-@each_row("named", NAMED)
-def test_known_constructs_are_refused_before_any_row(named: str) -> None:
-    make, said = NAMED[named]
-    with pytest.raises(Refused, match=rf"^0: .*{said}"):
-        refuse_inexact(nn.Sequential(make()))
 
 
 class Noise(Changed):
