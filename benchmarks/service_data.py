@@ -243,8 +243,7 @@ def _fill(data: Data, tiles: Path) -> None:
         )
         session.flush()
         insert_rows(session, tables.Corpus, _corpora(sizes))
-        insert_rows(session, tables.Credential, _credentials(sizes))
-        insert_rows(session, tables.RecordCommitment, _commitments(sizes, load_key(data.url)))
+        insert_rows(session, tables.Credential, _credentials(sizes, load_key(data.url)))
         insert_rows(session, tables.Attestation, (_attestation(data, n, zero) for n in _all(sizes)))
         insert_rows(session, tables.Ledger, (_ledger(data, n, tiles) for n in _all(sizes)))
         insert_rows(session, tables.Model, (_model(data, n) for n in _all(sizes)))
@@ -288,15 +287,9 @@ def _secret(corpus: int) -> bytes:
     return hashlib.sha256(f"secret of {corpus}".encode()).digest()
 
 
-def _commitments(sizes: Sizes, key: bytes) -> Iterator[dict[str, Any]]:
+def _credentials(sizes: Sizes, key: bytes) -> Iterator[dict[str, Any]]:
     for n in range(sizes.corpora):
         stated = record_commitment.commitment(_secret(n))
-        secret = mask_secret(_secret(n), stated, key)
-        yield {"credential": _credential(n), "commitment": stated, "secret": secret}
-
-
-def _credentials(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    for n in range(sizes.corpora):
         yield {
             "digest": _credential(n),
             "corpus": f"corpus-{n}",
@@ -308,6 +301,8 @@ def _credentials(sizes: Sizes) -> Iterator[dict[str, Any]]:
             "valid_from": "2026-01-01T00:00:00Z",
             "valid_until": "2027-01-01T00:00:00Z",
             "records": sizes.records // sizes.corpora,
+            "commitment": stated,
+            "secret": mask_secret(_secret(n), stated, key),
             "envelope": b"{}",
         }
 

@@ -121,6 +121,7 @@ def credential(session: Session, corpus: str, digest: str, until: str) -> None:
             valid_from=BEFORE,
             valid_until=until,
             records=1,
+            commitment="",
             envelope=b"{}",
         )
     )

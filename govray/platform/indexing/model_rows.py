@@ -49,7 +49,7 @@ def index_run_model(
         held is not None
         and session.get_one(tables.TrustRoot, held.trust_root).envelope == anchor.root
     )
-    if known and held and session.get(tables.AbsentRecords, held.digest) is None:
+    if known and held and held.has_records:
         return 0
     record = read_record(folder)
     prepared = find_prepared(folder, record.plan.manifest)

@@ -172,29 +172,19 @@ def _write(
         _insert(session, tables.Coverage, _coverage(document))
         _insert(session, tables.Inherited, _inherited(document))
         _insert(session, tables.CorpusUse, _uses(model))
-    if not known or _lacks_records(session, model):
-        _add_records(session, model, sighted)
+    if not known or not row.has_records:
+        row.has_records = model.checked.records is not None
+        if row.has_records:
+            if not sighted.tell():  # a rebuild took the model away since
+                _sight(model, sighted)
+            _insert(session, tables.Record, _records(model, sighted))
     add_decisions(session, model)
     return row
 
 
 def _lacks_records(session: Session, model: VerifiedModel) -> bool:
-    if session.get(tables.Attestation, model.digest) is None:
-        return True
-    return session.get(tables.AbsentRecords, model.digest) is not None
-
-
-def _add_records(session: Session, model: VerifiedModel, sighted: TextIO) -> None:
-    absent = session.get(tables.AbsentRecords, model.digest)
-    if model.checked.records is None:
-        if absent is None:
-            session.add(tables.AbsentRecords(attestation=model.digest))
-        return
-    if not sighted.tell():  # a rebuild took the model away since
-        _sight(model, sighted)
-    _insert(session, tables.Record, _records(model, sighted))
-    if absent is not None:
-        session.delete(absent)
+    row = session.get(tables.Attestation, model.digest)
+    return row is None or not row.has_records
 
 
 def add_decisions(session: Session, model: VerifiedModel) -> None:
@@ -300,16 +290,14 @@ def _add_corpora(
             valid_from=document.valid.from_,
             valid_until=document.valid.until,
             records=document.records.count,
+            commitment=document.records.commitment,
             envelope=files.credentials[credential.digest],
         )
         if _add(session, row):
             _settle_corpus(session, corpus)
-        commitment = document.records.commitment
-        held = session.get(tables.RecordCommitment, credential.digest)
-        held = held or tables.RecordCommitment(credential=credential.digest, commitment=commitment)
         if corpus in secrets:
-            held.secret = mask_secret(secrets[corpus], commitment, key)
-        session.add(held)
+            held = session.get_one(tables.Credential, credential.digest)
+            held.secret = mask_secret(secrets[corpus], held.commitment, key)
 
 
 def _settle_corpus(session: Session, name: str) -> None:

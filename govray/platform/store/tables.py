@@ -202,7 +202,11 @@ class Policy(SQLModel, table=True):
 
 
 class Credential(SQLModel, table=True):
-    """A signed credential. ``supplier`` is the authority that issued it."""
+    """A signed credential. ``supplier`` is the authority that issued it.
+
+    Its records are committed under ``commitment``. ``secret`` opens them and is masked
+    (`store_secret.mask_secret`). It is absent where it was not at hand when a model was indexed.
+    """
 
     digest: str = Field(primary_key=True)
     corpus: str = Field(index=True)
@@ -214,19 +218,9 @@ class Credential(SQLModel, table=True):
     valid_from: str
     valid_until: str
     records: int = Field(sa_type=BigInteger)
-    envelope: bytes = Field(sa_type=LargeBinary)
-
-
-class RecordCommitment(SQLModel, table=True):
-    """What the records of a credential are committed under.
-
-    ``secret`` opens them and is masked (`store_secret.mask_secret`). It is absent where it was not
-    at hand when a model was indexed.
-    """
-
-    credential: str = Field(primary_key=True, foreign_key="credential.digest")
     commitment: str
     secret: bytes | None = Field(default=None, sa_type=LargeBinary)
+    envelope: bytes = Field(sa_type=LargeBinary)
 
 
 class Corpus(SQLModel, table=True):
@@ -245,7 +239,8 @@ class Attestation(SQLModel, table=True):
     """A verified attestation. ``digest`` is of its statement, ``envelope_digest`` of its bytes.
 
     ``public``: anyone may read it. ``folder`` is where the model lies, for downloads. ``lineage``
-    is derived: what `govray.platform.store.lineage` says of it, ready to be sent.
+    is derived: what `govray.platform.store.lineage` says of it, ready to be sent. ``has_records``:
+    its records were at hand when it was indexed.
 
     ``isolation`` is its execution's. ``metric``, ``goal`` and ``value`` are its validation's, and
     ``validated_on`` the corpora that this was measured on, with commas between. It is empty where
@@ -263,6 +258,7 @@ class Attestation(SQLModel, table=True):
     finished: str
     public: bool = False
     folder: str | None = None
+    has_records: bool = True
     isolation: Isolation = Field(sa_type=AutoString)
     metric: str | None = None
     goal: str | None = None
@@ -358,12 +354,6 @@ class Record(SQLModel, table=True):
     tokens: int = Field(sa_type=BigInteger)
     step_count: int
     steps: list[int] = Field(sa_type=JSON)
-
-
-class AbsentRecords(SQLModel, table=True):
-    """A model whose records are not in the index: they were not at hand when it was indexed."""
-
-    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
 
 
 class Ledger(SQLModel, table=True):

@@ -131,7 +131,7 @@ def test_the_tables_confirm_no_guess_at_a_record(store: Engine, shelf: Shelf) ->
     with Session(store) as session:
         shelf.index(session)
         session.commit()
-        held = session.exec(select(tables.RecordCommitment.secret)).all()
+        held = session.exec(select(tables.Credential.secret)).all()
     said = repr(rows_of(store))
     assert len(held) >= 3
     for corpus in ("acme", "beta", "alpha"):

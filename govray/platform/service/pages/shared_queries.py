@@ -132,7 +132,7 @@ def verdict_of(visit: Visit, row: Attestation) -> Verdict:
     if found.word != "VERIFIED":
         return found
     why = [found.why]
-    if visit.session.get(tables.AbsentRecords, row.digest) is not None:
+    if not row.has_records:
         why.append("Its records were not read: whose they are is the signer’s word.")
     if not visit.request.app.state.revocations.look().lists:
         why.append("No revocation list was given.")

@@ -18,14 +18,12 @@ from govray.platform.service.identity.access import Caller
 from govray.platform.service.visible.visible_corpora import own_corpora, uses
 from govray.platform.store.store_secret import KEY_BYTES, key_of, mask_secret
 from govray.platform.store.tables import (
-    AbsentRecords,
     Attestation,
     Corpus,
     CorpusUse,
     Coverage,
     Credential,
     Record,
-    RecordCommitment,
 )
 
 _KEYS_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement, PostgreSQL 65,535
@@ -53,16 +51,16 @@ def leaves_of(
 ) -> tuple[list[str], list[str]]:
     """The leaves that the record has in corpora, and what was not searched. Of all that the caller
     may read. Only leaves that are in the index are returned, so few."""
+    c = Credential
     commitments = session.execute(
-        select(col(Credential.corpus), RecordCommitment)
-        .join(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
-        .join(Corpus, col(Corpus.name) == col(Credential.corpus))
+        select(col(c.corpus), col(c.commitment), col(c.secret))
+        .join(Corpus, col(Corpus.name) == col(c.corpus))
         .where(own_corpora(caller))
     ).all()
     record = bytes.fromhex(sha256)
     keys = [
         entry(record, mask_secret(each.secret, each.commitment, key)).hex()
-        for _, each in commitments
+        for each in commitments
         if each.secret is not None
     ]
     there: set[str] = set()
@@ -70,7 +68,7 @@ def leaves_of(
     for at in range(0, len(keys), _KEYS_AT_ONCE):
         some = column.in_(keys[at : at + _KEYS_AT_ONCE])
         there.update(session.scalars(select(column).where(some).distinct()))
-    closed = {corpus for corpus, each in commitments if each.secret is None}
+    closed = {each.corpus for each in commitments if each.secret is None}
     closed |= set(session.scalars(_absent(caller)))
     return sorted(there), sorted(closed)
 
@@ -79,9 +77,9 @@ def _absent(caller: Caller) -> Any:
     """Corpora of models whose records are not in the index."""
     return (
         select(col(CorpusUse.corpus))
-        .join(AbsentRecords, col(AbsentRecords.attestation) == col(CorpusUse.attestation))
+        .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
         .join(Corpus, col(Corpus.name) == col(CorpusUse.corpus))
-        .where(own_corpora(caller), uses(caller))
+        .where(col(Attestation.has_records).is_(False), own_corpora(caller), uses(caller))
         .distinct()
     )
 
