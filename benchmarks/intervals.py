@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 _RESAMPLES = 2000
 _LEVEL = 0.95
@@ -47,20 +50,29 @@ def paired_ratio(
     ]
     if not ratios:
         return None
-    return Paired(median(ratios), _interval(ratios), len(ratios))
+    return Paired(median(ratios), bootstrap(ratios, median), len(ratios))
 
 
 def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Paired:
     """The difference over all rounds, in the values' unit; at least one round."""
     differences = [one - other for one, other in zip(values, reference, strict=True)]
-    return Paired(median(differences), _interval(differences), len(differences))
+    return Paired(median(differences), bootstrap(differences, median), len(differences))
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
+def bootstrap(
+    values: Sequence[Value], figure: Callable[[Sequence[Value]], float]
+) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of a figure of independent values."""
     draw = random.Random(0)  # noqa: S311 — resampling, and the same interval for the same values
-    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    found = sorted(figure(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     tail = round((1 - _LEVEL) / 2 * _RESAMPLES)
-    return medians[tail], medians[-1 - tail]
+    return found[tail], found[-1 - tail]
+
+
+def spread(values: Iterable[float]) -> list[float]:
+    """Median, smallest, largest."""
+    found = sorted(values)
+    return [median(found), found[0], found[-1]]
 
 
 def exact(hits: int, trials: int, *, level: float = _LEVEL) -> tuple[float, float]:

@@ -25,9 +25,9 @@ from benchmarks.jax_ranks import run_jax_ranks
 from benchmarks.jax_timing import EVERY_ROUND, time_methods
 from benchmarks.jax_workload import JaxWorkload
 from benchmarks.machine import processor
-from benchmarks.rounds import baseline_rounds
+from benchmarks.rounds import LEDGER, baseline_rounds
 from benchmarks.step_options import add_step_options, settle_step_options
-from benchmarks.step_table import LEDGER, Row, rows_of, table
+from benchmarks.step_table import Row, by_method, rows_of, table
 from govray.errors import UsageError
 
 
@@ -72,17 +72,7 @@ def _case(rows: Mapping[str, Row], ratio: float) -> dict[str, Any]:
         "ratio": ratio,
         "ledger": rows[LEDGER].seconds / governed.seconds,
         "pairs": governed.time.pairs,
-        "methods": {
-            name: {
-                "seconds": row.seconds,
-                "tokens_per_second": row.tokens_per_second,
-                "vs_fused": row.time.median,
-                "vs_fused_interval": list(row.time.interval),
-                "pairs": row.time.pairs,
-            }
-            for name, row in rows.items()
-            if name != LEDGER
-        },
+        "methods": by_method(rows, "vs_fused"),
     }
 
 

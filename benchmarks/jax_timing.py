@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Sequence
 
 from benchmarks.batch import Batch
 from benchmarks.cases import Shape
-from benchmarks.jax_methods import METHODS, GovernedFlax, JaxMethod
+from benchmarks.jax_methods import METHODS, JaxMethod
 from benchmarks.jax_workload import JaxWorkload
-from benchmarks.rounds import WARM_UP, Seconds, time_rounds
-from benchmarks.step_table import LEDGER
+from benchmarks.rounds import Seconds, time_rounds
 from govray.engine.jax.processes import Processes
 
 EVERY_ROUND = ("fused", "governed")
@@ -39,30 +37,13 @@ def time_methods(
 def _time_case(workload: JaxWorkload, methods: Sequence[str], pairs: int) -> Seconds:
     gc.collect()
     processes = Processes()
+
+    def slowest(method: JaxMethod, batch: Batch) -> float:
+        processes.gather([0])  # a barrier
+        began = time.perf_counter_ns()
+        method.step(batch)
+        took = time.perf_counter_ns() - began
+        return max(row[0] for row in processes.gather([took])) / 1e9
+
     made = {name: METHODS[name](workload) for name in methods}
-    for step in range(WARM_UP):
-        for method in made.values():
-            _slowest(processes, method, workload.batch(step))
-    if workload.rank == 0:
-        print(f"{workload.case}: {pairs} rounds of {', '.join(made)}", file=sys.stderr, flush=True)
-    seconds = time_rounds(
-        [*made],
-        pairs,
-        EVERY_ROUND,
-        workload.batch,
-        lambda name, batch: _slowest(processes, made[name], batch),
-    )
-    governed = made["governed"]
-    assert isinstance(governed, GovernedFlax)
-    if workload.rank == 0:
-        seconds[LEDGER] = list(governed.ledger_seconds[-pairs:])
-    return seconds
-
-
-def _slowest(processes: Processes, method: JaxMethod, batch: Batch) -> float:
-    """Seconds of one step on the rank that took longest."""
-    processes.gather([0])  # a barrier
-    began = time.perf_counter_ns()
-    method.step(batch)
-    took = time.perf_counter_ns() - began
-    return max(row[0] for row in processes.gather([took])) / 1e9
+    return time_rounds(workload, made, pairs, EVERY_ROUND, slowest)

@@ -3,12 +3,8 @@
 Records are made up (``copied_records.py``), and built into a corpus as `govray corpus build` does.
 Then it measures, each phase in a process of its own:
 
-* building the index in one process, and by Ray Data with two CPUs, whose start does not count. Both
-  have to give the same bytes;
-* questions: opening the index and finding candidates. Its files are in memory (warm), or dropped
-  from memory before each question (cold);
-* the whole of a question, with exact comparison;
-* the time of comparing with every passage instead, for three questions;
+* building the index;
+* a question as `govray trace` asks it, with exact comparison;
 * what is found, against exact comparison of every question with every record.
 
 Prints a table and, as its last line, one JSON object.
@@ -26,9 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -38,9 +32,8 @@ from benchmarks.command import positive, run
 from benchmarks.copied_records import KINDS, AskedText, questions, records
 from benchmarks.process_tree import cpu_seconds, peaks
 from govray.data.corpus import build, part_files, read_part, record_hashes
-from govray.data.similarity.index_build import BuildParts, build_index, in_turn, kept_folder
-from govray.data.similarity.minhash import in_bands, passage_signatures
-from govray.data.similarity.near_copies import STRIDE, near
+from govray.data.similarity.index_build import build_index, in_turn, kept_folder
+from govray.data.similarity.near_copies import near
 from govray.data.similarity.passage_index import open_index
 from govray.data.similarity.shingles import LEAST, shingles
 from govray.governance.policy.record_commitment import SECRET_FILE, entry
@@ -66,42 +59,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = Path(name)
         (folder / "sizes").write_text(f"{options.records} {options.questions} {options.seed}")
         report: dict[str, Any] = {"records": options.records, "questions": options.questions}
-        report["corpus"] = _phase(make_corpus, folder)
-        report["one process"] = _phase(index_here, folder)
-        if not options.no_ray:
-            from benchmarks.sized_corpus import two_cpus_of_ray  # the phases' processes need none
-
-            report["two CPUs of Ray"] = _phase(index_on_ray, folder, two_cpus_of_ray)
-        for phase in (look_up_warm, look_up_cold, ask_all, scan_all, compare_all):
+        for phase in (make_corpus, make_index, ask_all, compare_all):
             report[phase.__name__] = _phase(phase, folder)
     print(_table(report))
     print(json.dumps(report))
 
 
-def _phase(
-    phase: Callable[[Path], dict[str, Any]],
-    folder: Path,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> dict[str, Any]:
+def _phase(phase: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
     """What a phase says in a process of its own, with its seconds and memory."""
     print(phase.__name__, file=sys.stderr, flush=True)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        return pool.submit(measured, phase, folder, around).result()
+        return pool.submit(measured, phase, folder).result()
 
 
-def measured(
-    phase: Callable[[Path], dict[str, Any]],
-    folder: Path,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> dict[str, Any]:
-    """What a phase says, with its seconds and memory; within a context that is not measured."""
-    with around():
-        began, cpu = time.perf_counter(), cpu_seconds(os.getpid())
-        found = phase(folder)
-        found["seconds"] = time.perf_counter() - began
-        found["cpu_seconds"] = cpu_seconds(os.getpid()) - cpu
-        found["peak_gib"] = max(peaks(os.getpid())) / 2**20
+def measured(phase: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """What a phase says, with its seconds and memory."""
+    began, cpu = time.perf_counter(), cpu_seconds(os.getpid())
+    found = phase(folder)
+    found["seconds"] = time.perf_counter() - began
+    found["cpu_seconds"] = cpu_seconds(os.getpid()) - cpu
+    found["peak_gib"] = max(peaks(os.getpid())) / 2**20
     return found
 
 
@@ -117,87 +95,20 @@ def make_corpus(folder: Path) -> dict[str, Any]:
     return {"bytes": built.bytes, "parts": len(part_files(built.folder))}
 
 
-def index_here(folder: Path) -> dict[str, Any]:
+def make_index(folder: Path) -> dict[str, Any]:
     """The index, built in this process."""
-    return _build(folder, kept_folder(folder / "corpora" / CORPUS), in_turn)
-
-
-def index_on_ray(folder: Path) -> dict[str, Any]:
-    """The same by Ray Data. Its files are compared and deleted."""
-    from govray.data.similarity.parallel_index import in_parallel
-
-    kept = kept_folder(folder / "corpora" / CORPUS)
-    assert kept is not None
-    found = _build(folder, folder / "corpora" / ".again", in_parallel)
-    for file in kept.iterdir():
-        other = folder / "corpora" / ".again" / file.name
-        with file.open("rb") as one, other.open("rb") as two:
-            while data := one.read(1 << 24):
-                assert data == two.read(1 << 24), file.name
-        other.unlink()
-    return found
-
-
-def _build(folder: Path, into: Path | None, how: BuildParts) -> dict[str, Any]:
-    assert into is not None
-    into.mkdir(parents=True)
     corpus = folder / "corpora" / CORPUS
     root = (folder / "root").read_text()
-    secret = (corpus / SECRET_FILE).read_bytes()
-    marks: list[float] = [time.perf_counter()]
-
-    def parts(*of: Any) -> Any:
-        found = how(*of)
-        marks.append(time.perf_counter())
-        return found
-
-    build_index(into, corpus, root, secret, parts)
-    marks.append(time.perf_counter())
+    into = kept_folder(corpus)
+    assert into is not None
+    into.mkdir(parents=True)
+    build_index(into, corpus, root, (corpus / SECRET_FILE).read_bytes(), in_turn)
     index = open_index(into, root)
     return {
         "passages": len(index),
         "bytes": index.size,
         "bytes_per_passage": index.size / max(1, len(index)),
-        "passages_seconds": marks[1] - marks[0],
-        "index_seconds": marks[2] - marks[1],
     }
-
-
-def look_up_warm(folder: Path) -> dict[str, Any]:
-    """Opening and candidates, with the files in memory."""
-    _look_up(folder, lambda: None)
-    return _look_up(folder, lambda: None)
-
-
-def look_up_cold(folder: Path) -> dict[str, Any]:
-    """The same with the files dropped from memory before each question."""
-    kept = kept_folder(folder / "corpora" / CORPUS)
-    assert kept is not None
-
-    def drop() -> None:
-        for file in kept.iterdir():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-
-    os.sync()  # what is not on the disk yet cannot be dropped
-    return _look_up(folder, drop)
-
-
-def _look_up(folder: Path, before: Callable[[], None]) -> dict[str, Any]:
-    kept = kept_folder(folder / "corpora" / CORPUS)
-    root = (folder / "root").read_text()
-    assert kept is not None
-    times, found = [], []
-    for asked in _questions(folder):
-        before()
-        began = time.perf_counter()
-        _, cut = passage_signatures([shingles(asked.text)], STRIDE)
-        found.append(len(open_index(kept, root).candidates(cut)))
-        times.append(time.perf_counter() - began)
-    return _quantiles(times) | {"candidates": sum(found)}
 
 
 def ask_all(folder: Path) -> dict[str, Any]:
@@ -215,22 +126,8 @@ def ask_all(folder: Path) -> dict[str, Any]:
         times.append(time.perf_counter() - began)
         answers.append({each.record: each.overlap for each in found})
     (folder / "answers").write_text(json.dumps(answers))
-    return _quantiles(times) | {"answers": sum(map(len, answers))}
-
-
-def scan_all(folder: Path) -> dict[str, Any]:
-    """Comparing three questions with every passage, in memory: what an index is there for."""
-    kept = kept_folder(folder / "corpora" / CORPUS)
-    assert kept is not None
-    passages = open_index(kept, (folder / "root").read_text()).passages()
-    times = []
-    for asked in _questions(folder)[:3]:
-        began = time.perf_counter()
-        for signature in passage_signatures([shingles(asked.text)], STRIDE)[1]:
-            equal = passages.signatures == signature
-            in_bands(equal).all(axis=2).any(axis=1)
-        times.append(time.perf_counter() - began)
-    return _quantiles(times)
+    p50, p99 = np.quantile(times, [0.5, 0.99])
+    return {"p50_ms": p50 * 1e3, "p99_ms": p99 * 1e3, "answers": sum(map(len, answers))}
 
 
 def compare_all(folder: Path) -> dict[str, Any]:
@@ -280,11 +177,6 @@ def _share(some: int, of: int) -> float | None:
     return some / of if of else None
 
 
-def _quantiles(seconds: Sequence[float]) -> dict[str, Any]:
-    p50, p99 = np.quantile(seconds, [0.5, 0.99])
-    return {"p50_ms": p50 * 1e3, "p99_ms": p99 * 1e3, "median_ms": median(seconds) * 1e3}
-
-
 def _questions(folder: Path) -> list[AskedText]:
     texts = json.loads((folder / "questions").read_text())
     return [AskedText(kind, text.encode()) for kind, text in texts]
@@ -305,7 +197,7 @@ def _table(report: dict[str, Any]) -> str:
             if "p50_ms" in each:
                 line += f"{each['p50_ms']:>10.2f}{each['p99_ms']:>10.2f}"
             lines.append(line)
-    made = report["one process"]
+    made = report["make_index"]
     lines.append(
         f"{made['passages']:,} passages, {made['bytes']:,} bytes, "
         f"{made['bytes_per_passage']:.1f} a passage"
@@ -326,7 +218,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--records", type=positive, default=1_000_000)
     parser.add_argument("--questions", type=positive, default=1000)
     parser.add_argument("--seed", type=int, default=17)
-    parser.add_argument("--no-ray", action="store_true", help="build in one process only")
     parser.add_argument("--folder", type=Path, help="where its files go meanwhile")
     return parser.parse_args(argv)
 

@@ -3,7 +3,7 @@
 The bare run is what a user of Ray Train would write: the same GPT under DDP, ``torch.save``, and
 ``report``. In each pair both lose rank 1 to SIGKILL in the same step. ``seconds`` go from the kill
 to the end of the next step. ``checkpoint.share`` is what commits add to the time of the steps
-between them, and ``wait_share`` the part in which the loop stands. ``goodput`` is computed.
+between them, and ``wait_share`` the part in which the loop stands.
 
 Prints tables and, as its last line, one JSON object.
 """
@@ -28,7 +28,6 @@ import torch
 
 import govray
 from benchmarks.command import positive, run
-from benchmarks.goodput import goodput
 from benchmarks.intervals import paired_difference, paired_ratio
 from benchmarks.one_corpus import OneCorpus
 from benchmarks.recovery_runs import (
@@ -47,7 +46,6 @@ COMMITTING = RunShape(blocks=8, width=256, context=64, rows=4, steps=175, commit
 """6.3 million weights: 25 MB, and twice that of optimizer state."""
 _QUICK_KILLED = replace(KILLED, blocks=2, width=32, context=32, steps=12, commit_every=3, kill_at=7)
 _QUICK_COMMITTING = RunShape(blocks=2, width=32, context=32, rows=4, steps=14, commit_every=5)
-_FAILURES_EVERY = (100, 1_000, 10_000)
 _PAIRS, _COMMIT_PAIRS = 10, 3
 CORPUS_BYTES = 1 << 20
 
@@ -79,11 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             commits = _commits(deployment, committing, folder, options.commit_pairs)
     finally:
         ray.shutdown()
-    report = {
-        "recovery": _recovery(rounds),
-        "checkpoint": commits,
-        "goodput": _goodput(rounds, commits),
-    }
+    report = {"recovery": _recovery(rounds), "checkpoint": commits}
     print(_table(report))
     print(json.dumps(report))
 
@@ -166,24 +160,6 @@ def _recovery(rounds: dict[str, list[Recovered]]) -> dict[str, Any]:
     }
 
 
-def _goodput(rounds: dict[str, list[Recovered]], commits: dict[str, Any]) -> dict[str, Any]:
-    """By steps between failures; computed from what was measured."""
-    recovery = median(each.recovery for each in rounds["governed"])
-    return {
-        "computed": True,
-        **{
-            str(every): goodput(
-                step_seconds=commits["step_seconds"],
-                failure_every=every,
-                recovery_seconds=recovery,
-                commit_every=commits["every_steps"],
-                commit_seconds=max(0.0, commits["seconds_per_commit"]),
-            )
-            for every in _FAILURES_EVERY
-        },
-    }
-
-
 def _table(report: dict[str, Any]) -> str:
     recovery, commits = report["recovery"], report["checkpoint"]
     low, high = recovery["governed_minus_bare_interval"]
@@ -203,11 +179,6 @@ def _table(report: dict[str, Any]) -> str:
         f"{commits['share']:.2%} of the time, 95 % interval {low:.2%} … {high:.2%}; "
         f"{commits['wait_share']:.2%} inside report()"
     )
-    lines += [
-        f"COMPUTED goodput at a failure every {every} steps: {share:.3f}"
-        for every, share in report["goodput"].items()
-        if every != "computed"
-    ]
     return "\n".join(lines)
 
 

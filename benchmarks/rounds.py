@@ -8,7 +8,9 @@ third of the rounds, spread evenly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from benchmarks.batch import Batch
 
@@ -19,34 +21,46 @@ Seconds = dict[str, list[float | None]]
 """Method → seconds of its step by round, None if not timed."""
 
 
+LEDGER = "governed: its ledger"
+"""The part of the governed step that writes the leaf; rank 0 does it alone."""
+
+
 def baseline_rounds(pairs: int) -> int:
     """In how many of ``pairs`` rounds a baseline takes part."""
     return max(1, math.ceil(pairs / 3))
 
 
 def time_rounds(
-    methods: Sequence[str],
+    workload: Any,
+    methods: Mapping[str, Any],
     pairs: int,
     always: Collection[str],
-    batch_of: Callable[[int], Batch],
-    took: Callable[[str, Batch], float],
+    took: Callable[[Any, Batch], float],
     warm_up: int = WARM_UP,
 ) -> Seconds:
     """Let the methods do their steps round by round.
 
     Args:
-        methods: All of them.
+        workload: Of this rank: its case, and the rows of each step.
+        methods: By name; one is ``governed``.
         pairs: Number of rounds.
         always: Those that take part in every round.
-        batch_of: Step → its rows on this rank.
         took: Does a method's step; seconds on the slowest rank.
-        warm_up: Steps that each has done.
+        warm_up: Steps that each does before.
     """
+    for step in range(warm_up):
+        for method in methods.values():
+            took(method, workload.batch(step))
+    if workload.rank == 0:
+        said = f"{workload.case}: {pairs} rounds of {', '.join(methods)}"
+        print(said, file=sys.stderr, flush=True)
     seconds: Seconds = {name: [] for name in methods}
     for round_ in range(pairs):
-        batch = batch_of(warm_up + round_)
-        for name, takes_part in in_round(round_, pairs, methods, always):
-            seconds[name].append(took(name, batch) if takes_part else None)
+        batch = workload.batch(warm_up + round_)
+        for name, takes_part in in_round(round_, pairs, [*methods], always):
+            seconds[name].append(took(methods[name], batch) if takes_part else None)
+    if workload.rank == 0:
+        seconds[LEDGER] = list(methods["governed"].ledger_seconds[-pairs:])
     return seconds
 
 

@@ -1,130 +1,141 @@
-"""Reports of a search's trials: curves of small character models, trained in this process.
+"""The search benchmark's curves as data: trained once, by a command that the file names.
 
-A curve is trained once, as far as needed, and is the same for every search and limit. Training is
-plain: one process, the optimizer that it is given. M is the product's own, at the model's output:
-the log of the odds ratio that rows read surely have, beside rows held back
-(`govray.governance.record.e_process.least_odds`).
+One line of JSON for the whole: the command, the space, versions, the commit that was checked out,
+and a digest of the training data. Then one line for each curve, by number: loss, M and exposure at
+each rung, to six digits. A null stands for a loss that is not finite, and for what was not
+measured. The file that comes with the benchmark has exposures at earlier rungs where a search's
+result ended.
 
-Measuring leaves no trace, so a model that is trained again without it has the same weights.
+The data come from this Python's own library, so another Python may have others, and another digest.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.memorization_data import Row, batch
-from govray.engine.memorization.comparison import measures
-from govray.engine.memorization.logit_lens import Lens
-from govray.engine.memorization.monitor import logits_in
-from govray.engine.memorization.scores import score_rows
-from govray.engine.model.adapters import Adapters
-from govray.engine.model.gpt import loss
-from govray.governance.record.e_process import least_odds
+from benchmarks.search_trials import Measured, Space, build, train
+from govray.errors import UsageError
+from govray.train.run_folder.source_code import git_state
+from govray.tune.points import draw
+
+FILE = Path(__file__).with_name("search_curves.jsonl")
+"""The curves that come with the benchmark."""
+TAU = math.log(1.5)
+"""The limit of M: the log of the odds that the shipped policy tolerates."""
+_DIGITS = 6
+_NAMES = ("loss", "memorization", "exposure")
 
 
 @dataclass(frozen=True)
-class Sides:
-    """What a trial is measured on.
+class Curves:
+    """Those of one space and seed.
 
     Attributes:
-        validation: Rows of its loss.
-        read, held_back: Rows that M compares.
+        seed: Of data, points and training.
+        rungs: The steps at which the curves were measured.
+        tau: The limit of M, in the unit that M had when they were trained.
+        numbers: Of the curves, rising.
+        curves: As numbered, each measured at all rungs.
     """
 
-    validation: tuple[Row, ...]
-    read: tuple[Row, ...]
-    held_back: tuple[Row, ...]
+    seed: int
+    rungs: tuple[int, ...]
+    tau: float
+    numbers: tuple[int, ...]
+    curves: tuple[tuple[Measured, ...], ...]
 
 
-class Curve:
-    """One point's trial.
+def make(path: Path, docstrings: Sequence[str], *, seed: int, count: int) -> None:
+    """Train curves 0 … ``count`` - 1 into a file. Those that it has already are kept.
 
-    Args:
-        model: Untrained.
-        optimizer: Of the model's parameters.
-        rows: The rows of the next step.
-        sides: What it is measured on.
-        reports: The steps at which it is measured, rising.
-        rate: The learning rate by the number of steps done; the optimizer's own throughout if None.
+    Raises:
+        UsageError: The file is of another space, seed, count or version.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        rows: Callable[[], Sequence[Row]],
-        sides: Sides,
-        reports: Sequence[int],
-        rate: Callable[[int], float] | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.steps = 0
-        self.next_rows = rows
-        self._sides = sides
-        self._reports = reports
-        self.rate = rate
-        self._measured: list[tuple[float, float]] = []
-
-    def measured(self, step: int) -> tuple[float, float]:
-        """Validation loss and M after ``step`` steps, one of ``reports``.
-
-        After the first loss that is not finite there is nothing to measure: infinity and NaN.
-        """
-        place = self._reports.index(step)
-        while len(self._measured) <= place:
-            self.train(self._reports[len(self._measured)] - self.steps)
-            value = mean_loss(self.model, self._sides.validation)
-            self._measured.append(
-                (value, effect(self.model, self._sides.read, self._sides.held_back))
-                if math.isfinite(value)
-                else (math.inf, math.nan)
-            )
-        return self._measured[place]
-
-    def train(self, steps: int) -> None:
-        """Train this many steps more."""
-        for _ in range(steps):
-            if self.rate is not None:
-                self.optimizer.param_groups[0]["lr"] = self.rate(self.steps)
-            self.optimizer.zero_grad()
-            loss(self.model, batch(self.next_rows())).mean().backward()
-            clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-            self.steps += 1
-
-
-def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
-    """Nats a target, over all rows."""
-    with torch.no_grad():
-        return float(loss(model, batch(rows)).mean())
-
-
-def effect(model: nn.Module, read: Sequence[Row], held_back: Sequence[Row]) -> float:
-    """How much better the model surely knows ``read`` than ``held_back``: the log of an odds
-    ratio."""
-    scores = [
-        score_rows(
-            model,
-            batch(rows),
-            logits=logits_in(loss),
-            lens=Lens(),
-            adapters=Adapters(model, {}, seed=0),
+    space = Space()
+    data = build(space, seed, docstrings)
+    head = {
+        "command": f"python -m benchmarks.search --train {count}",
+        "seed": seed,
+        "space": asdict(space),
+        "rungs": space.rungs,
+        "data_sha256": hashlib.sha256(json.dumps(asdict(data)).encode()).hexdigest(),
+        "tau": TAU,
+        "commit": git_state(Path(__file__))[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
+    text = json.dumps(head)
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    commit = {"commit": head["commit"]}  # of where one goes on: it may be a later one
+    if lines and json.loads(lines[0]) | commit != json.loads(text):
+        raise UsageError(
+            "the curves there were made otherwise",
+            where=str(path),
+            do="Move the file away to train all of them anew",
         )
-        for rows in (read, held_back)
-    ]
-    found = measures(
-        "restricted",
-        *scores,
-        probe_units=[f"read {n}" for n in range(len(read))],
-        reserve_units=[f"held back {n}" for n in range(len(held_back))],
-        statistic="composite",
-        key=(0,),
-    )
-    return math.log(least_odds(found))
+    done = {json.loads(line)["number"] for line in lines[1:]}
+    with path.open("a", encoding="utf-8") as file:
+        if not lines:
+            print(text, file=file)
+        for number in sorted(set(range(count)) - done):
+            found = train(space, data, draw(space.dimensions, seed, number), seed)
+            print(json.dumps({"number": number, **_columns(found)}), file=file, flush=True)
+            print(f"curve {number} of {count}", file=sys.stderr, flush=True)
+
+
+def read(path: Path = FILE) -> Curves:
+    """Read a file of curves.
+
+    Raises:
+        UsageError: It is no such file.
+    """
+    try:
+        head, *lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        curves = {}
+        for line in lines:
+            columns = [[_number(value, name) for value in line[name]] for name in _NAMES]
+            curve = tuple(Measured(*each) for each in zip(*columns, strict=True))
+            if line["number"] in curves or len(curve) != len(head["rungs"]):
+                raise ValueError(f"curve {line['number']}")
+            curves[int(line["number"])] = curve
+        numbers = tuple(sorted(curves))
+        return Curves(
+            head["seed"],
+            tuple(head["rungs"]),
+            head["tau"],
+            numbers,
+            tuple(curves[number] for number in numbers),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"not a file of curves: {error}",
+            where=str(path),
+            do="Make one with: python -m benchmarks.search --train 256",
+        ) from None
+
+
+def _columns(found: Sequence[Measured]) -> dict[str, list[float | None]]:
+    return {
+        name: [
+            float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+            for value in (getattr(each, name) for each in found)
+        ]
+        for name in _NAMES
+    }
+
+
+def _number(value: Any, name: str) -> float:
+    if value is None:
+        return math.inf if name == "loss" else math.nan
+    return float(value)

@@ -1,10 +1,19 @@
-"""A search on some workers, with steps as time: one worker does one step a tick.
+"""A search over curves that were trained before, on some workers, with steps as time.
 
-The decisions are the product's (`govray.tune`); a trial's reports come from its curve. A race ends
-when its budget of steps is used up, or nothing is left to run. A trial whose loss is not finite
-fails, as a run of the product does.
+One worker does one step a tick. The decisions are the product's (`govray.tune`); a trial's reports
+come from its curve. A race ends when its budget of steps is used up, or nothing is left to run. A
+trial whose loss is not finite fails, as a run of the product does. The time to start a trial is not
+counted.
 
-The time to start a trial is not counted. ``starts`` counts starts, also after a pause.
+The arms differ in what they make of M:
+
+* ``plain``: no limit, neither in the comparisons nor in the result;
+* ``limit_at_end``: trials are compared by loss. M is measured where one ends its last rung, and the
+  result must be within the limit;
+* ``governed``: M is measured at every rung, and trials are compared by the governed objective, as
+  `govray tune` does under a limit.
+
+Random search runs the same points in the same order, each to its end, under the arm's limit.
 """
 
 from __future__ import annotations
@@ -15,14 +24,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from govray.tune.objective import TrialReport, conclude
-from govray.tune.points import Point
+from benchmarks.search_curves import Curves
+from benchmarks.search_trials import DIVISOR
+from govray.tune.objective import TrialReport, conclude, report
 from govray.tune.successive_halving import (
     Action,
     AsynchronousHalving,
     Bracket,
     TrialDecision,
 )
+
+ARMS = ("plain", "limit_at_end", "governed")
+FORMS = ("stopping", "promotion")
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,6 @@ class Reached:
     Attributes:
         ticks: Steps that one worker has done by then.
         steps: Steps of all trials by then.
-        starts: Trials started by then.
         loss: The lowest loss of the trials whose last report is within the limit, or infinity.
         best: Name of that trial; None without one.
         step: Steps of that trial; 0 without one.
@@ -40,7 +52,6 @@ class Reached:
 
     ticks: int
     steps: int
-    starts: int
     loss: float
     best: str | None = None
     step: int = 0
@@ -76,11 +87,9 @@ class ToTheEnd:
 class Halving:
     """ASHA in its promotion form, or in its stopping form."""
 
-    def __init__(
-        self, brackets: Sequence[Bracket], divisor: int, *, stopping: bool = False
-    ) -> None:
-        self._machine = AsynchronousHalving(brackets, divisor, stopping=stopping)
-        self._names = iter(range(sum(bracket.trials for bracket in brackets)))
+    def __init__(self, bracket: Bracket, *, stopping: bool) -> None:
+        self._machine = AsynchronousHalving([bracket], DIVISOR, stopping=stopping)
+        self._names = iter(range(bracket.trials))
         self._promoted: list[str] = []
 
     def next(self) -> str | None:
@@ -105,13 +114,21 @@ class Halving:
         self._promoted += [each.trial for each in decisions if each.action is Action.RESUME]
 
 
+def target(curves: Curves, tau: float, share: float) -> float:
+    """The loss that ``share`` of all points reach at their last rung, within the limit ``tau``."""
+    ends = [_report(curves, place, -1, tau) for place in range(len(curves.curves))]
+    losses = sorted(each.value if each.v == 0 else math.inf for each in ends)
+    return losses[max(round(share * len(losses)), 1) - 1]
+
+
 def race(
-    method: Method,
-    point: Callable[[int], Point],
-    report: Callable[[Point, int], TrialReport],
+    curves: Curves,
+    order: Sequence[int],
     *,
+    arm: str,
+    form: str | None,
+    tau: float,
     workers: int,
-    reports: Sequence[int],
     budget: int,
 ) -> list[Reached]:
     """Run a search. Returns each time that its best trial or governed loss changed, and its end.
@@ -119,21 +136,32 @@ def race(
     The loss rises if the best trial goes on and memorizes beyond the limit.
 
     Args:
-        method: Who decides.
-        point: Trial number to its point.
-        report: A point's report after a number of steps.
+        curves: Of the points.
+        order: In which order their points are tried.
+        arm: One of `ARMS`.
+        form: One of `FORMS`; None for random search.
+        tau: Limit of M; the plain arm has none.
         workers: How many trials run at once.
-        reports: The steps at which a trial reports, rising.
         budget: Steps of all trials at which the search ends.
     """
+    limit = math.inf if arm == "plain" else tau
+
+    def said(trial: int, rung: int) -> TrialReport:
+        found = _report(curves, order[trial], rung, limit)
+        if arm != "limit_at_end" or form is None:
+            return found
+        if rung < len(curves.rungs) - 1:
+            found = report(step=found.step, value=found.value, memorization=None, tau=tau)
+        return replace(found, objective=found.value)
+
     found: list[Reached] = []
     last: dict[str, TrialReport] = {}
-    now = Reached(0, 0, 0, math.inf)
-    events = _events(method, point, report, workers, reports, budget)
-    for ticks, steps, starts, name, said in events:
-        last[name] = said
-        now = replace(now, ticks=ticks, steps=steps, starts=starts)
-        if name == now.best or (said.v == 0 and said.value <= now.loss):
+    now = Reached(0, 0, math.inf)
+    events = _events(_method(curves, form), said, curves.rungs, workers, budget)
+    for ticks, steps, name, told in events:
+        last[name] = told
+        now = replace(now, ticks=ticks, steps=steps)
+        if name == now.best or (told.v == 0 and told.value <= now.loss):
             best = conclude(last).best
             loss, step = (last[best].value, last[best].step) if best else (math.inf, 0)
             now = replace(now, loss=loss, best=best, step=step)
@@ -143,26 +171,34 @@ def race(
 
 
 def since(found: Sequence[Reached], target: float) -> Reached:
-    """When the governed loss came down to ``target`` or below for good.
-
-    Args:
-        found: From `race`; it ends at or below the target.
-        target: A governed loss.
-    """
+    """When the governed loss of a race came down to ``target`` for good; it ends so."""
     above = [place for place, each in enumerate(found) if each.loss > target]
     return found[above[-1] + 1 if above else 0]
 
 
+def _method(curves: Curves, form: str | None) -> Method:
+    bracket = Bracket(curves.rungs, len(curves.curves))
+    if form is None:
+        return ToTheEnd(bracket.trials, curves.rungs[-1])
+    return Halving(bracket, stopping=form == "stopping")
+
+
+def _report(curves: Curves, place: int, rung: int, tau: float) -> TrialReport:
+    found = curves.curves[place][rung]
+    return report(
+        step=curves.rungs[rung], value=found.loss, memorization=found.memorization, tau=tau
+    )
+
+
 def _events(
     method: Method,
-    point: Callable[[int], Point],
-    report: Callable[[Point, int], TrialReport],
+    said: Callable[[int, int], TrialReport],
+    rungs: Sequence[int],
     workers: int,
-    reports: Sequence[int],
     budget: int,
-) -> Iterator[tuple[int, int, int, str, TrialReport]]:
-    """Reports in order of time: ticks, steps and starts by then, trial, report."""
-    lengths = [b - a for a, b in zip((0, *reports), reports, strict=False)]
+) -> Iterator[tuple[int, int, str, TrialReport]]:
+    """Reports in order of time: ticks and steps by then, trial, report."""
+    lengths = [b - a for a, b in zip((0, *rungs), rungs, strict=False)]
     place: dict[str, int] = {}  # of each trial's next report
     busy: list[tuple[int, int, str]] = []  # (tick of the next report, order of start, trial)
     now = steps = starts = 0
@@ -176,8 +212,8 @@ def _events(
         steps += lengths[place[name]]
         if steps > budget:
             return
-        said = report(point(int(name)), reports[place[name]])
+        told = said(int(name), place[name])
         place[name] += 1
-        yield now, steps, starts, name, said
-        if method.goes_on(name, said):
+        yield now, steps, name, told
+        if method.goes_on(name, told):
             heapq.heappush(busy, (now + lengths[place[name]], order, name))

@@ -1,12 +1,12 @@
 """``python -m benchmarks.service``: what a query costs, compared with an empty handler.
 
-100 models, 1,000 corpora, a million indexed records and a ledger of ten million entries are
-generated (`benchmarks.service_data`) and kept in the folder of ``--data``. Requests go over
-loopback to plain uvicorn and to Ray Serve with HAProxy. Latencies are measured with one request at
+100 models, 1,000 corpora and a million indexed records are generated (`benchmarks.service_data`)
+and kept in the folder of ``--data``. Requests go over loopback to plain uvicorn and to Ray Serve
+with HAProxy. Latencies are measured with one request at
 a time, throughput with eight. Each turn asks every query and the empty handler on the same server,
 in rotating order. So a ratio compares requests close in time. A second empty handler is inside the
 application, behind its layers and for a known caller. The time above that is the query's. Every
-answer is checked, and proofs against the ledger's root.
+answer is checked.
 
 ``--mixed MINUTES`` asks all queries at once on Ray Serve while a replica is killed every minute. A
 failed request counts as in flight if it began before the kill. Failures that began after it are
@@ -14,7 +14,7 @@ counted separately. A kept connection that turns out closed is opened again and 
 repeated, as HTTP clients do (RFC 9112, 9.3.1). That is counted, too.
 
 The client shares the machine with the server. Without ``--mixed`` everything takes at most ten
-minutes; two of these generate the data, once. The last line is one JSON object.
+minutes; one of these generates the data, once. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import signal
@@ -31,8 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,10 +39,9 @@ from sqlmodel import Session
 
 from benchmarks.command import positive, run
 from benchmarks.service_app import READY
-from benchmarks.service_data import QUICK, Data, Sizes, entry, generated
+from benchmarks.service_data import QUICK, Data, Sizes, generated
 from benchmarks.service_load import Answer, Client, Query, at_once, one_by_one
 from govray.errors import CouldNotCheck, InfrastructureFailed
-from govray.governance.formats import merkle
 from govray.platform.service.identity import tokens
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import KEY_ENV, key_file
@@ -72,82 +69,32 @@ AS_DEPLOYED = ["sh", "-c", '. serve/cluster.sh && exec "$@"', "sh"]
 
 
 def queries(data: Data) -> list[Query]:
-    """The queries, the empty handler first. The name of a ledger's query ends with its size."""
+    """The queries, both empty handlers first."""
+    models, corpora, records = (
+        range(min(count, SPREAD))
+        for count in (data.sizes.models, data.sizes.corpora, data.sizes.records)
+    )
+
+    def by_model(name: str, path: str, body: Callable[[int], bytes]) -> Query:
+        paths = [path.format(digest=data.digest(n)) for n in models]
+        return Query(name, paths, lambda n, status, got: _same(status, got, body(n)))
+
     return [
         Query(EMPTY, ["/empty"], _exactly(b'{"ok":true}')),
         Query(WITHIN, ["/v1/empty"], _exactly(b'{"ok":true}')),
-        _by_model(data, "lineage", "/v1/attestations/{digest}/lineage", data.lineage),
-        _by_model(data, "attestation", "/v1/attestations/{digest}", data.envelope),
-        _by_model(data, "version lineage", "/v1/models/{model}/versions/1.0.0/lineage",
-                  data.lineage),
-        Query(
-            "version",
-            [f"/v1/models/{data.model(n)}/versions/1.0.0" for n in _some(data.sizes.models)],
-            lambda n, status, body: _names(status, body, data.digest(n)),
-        ),
+        by_model("lineage", "/v1/attestations/{digest}/lineage", data.lineage),
+        by_model("attestation", "/v1/attestations/{digest}", data.envelope),
         Query(
             "corpus",
-            [f"/v1/corpora/corpus-{n}" for n in _some(data.sizes.corpora)],
+            [f"/v1/corpora/corpus-{n}" for n in corpora],
             lambda n, status, body: _names(status, body, f"corpus-{n}"),
         ),
         Query(
             "record",
-            [f"/v1/records/{data.record(n)}?proofs=0" for n in _some(data.sizes.records)],
+            [f"/v1/records/{data.record(n)}?proofs=0" for n in records],
             lambda n, status, body: _names(status, body, f"corpus-{n % data.sizes.corpora}"),
         ),
-        Query(
-            "record not found",
-            [f"/v1/records/{data.record(-1 - n)}?proofs=0" for n in range(SPREAD)],
-            lambda _, status, body: _names(status, body, '"found":false'),
-        ),
-    ]  # fmt: skip
-
-
-def flat_queries(data: Data) -> list[Query]:
-    """Lineage, attestation and an inclusion proof of a model with each size of ledger."""
-    found = []
-    for number, size in enumerate(data.sizes.ledgers):
-        digest = data.digest(number)
-        for name, path, body in (
-            ("lineage", f"/v1/attestations/{digest}/lineage", data.lineage(number)),
-            ("attestation", f"/v1/attestations/{digest}", data.envelope(number)),
-        ):
-            found.append(Query(f"{name} {size}", [path], _exactly(body)))
-        found.append(_inclusion(data, number, size))
-    return found
-
-
-def _some(count: int) -> range:
-    return range(min(count, SPREAD))
-
-
-def _by_model(data: Data, name: str, path: str, body: Any) -> Query:
-    bodies = [body(n) for n in _some(data.sizes.models)]
-    return Query(
-        name,
-        [path.format(digest=data.digest(n), model=data.model(n)) for n in range(len(bodies))],
-        lambda n, status, got: _same(status, got, bodies[n]),
-    )
-
-
-def _inclusion(data: Data, number: int, size: int) -> Query:
-    places = [n * (size - 1) // (SPREAD - 1) for n in range(SPREAD)]
-    root = data.root(size)
-
-    def check(n: int, status: int, body: bytes) -> str | None:
-        if status != 200:
-            return f"status {status}"
-        proof = json.loads(body)
-        try:
-            leaf = hashlib.sha256(b"\0" + entry(places[n])).digest()
-            path = tuple(b64decode(each) for each in proof["path"])
-            merkle.verify_inclusion(leaf, places[n], size, path, root)
-        except Exception as error:
-            return f"the proof does not hold: {error}"
-        return None
-
-    address = f"/v1/ledgers/{data.run(number)}/proofs/inclusion?index="
-    return Query(f"inclusion {size}", [f"{address}{each}" for each in places], check)
+    ]
 
 
 def _exactly(expected: bytes) -> Any:
@@ -252,26 +199,6 @@ def told(answers: dict[str, list[Answer]]) -> dict[str, dict[str, float]]:
     return {name: {key: round(value, 3) for key, value in of.items()} for name, of in found.items()}
 
 
-def flatness(
-    latencies: dict[str, dict[str, float]], ledgers: Sequence[int]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Query → size of the ledger → p50 and p99, divided by those at the smallest size."""
-    return {
-        name: {
-            str(size): {
-                share: round(
-                    latencies[f"{name} {size}"][f"{share}_ms"]
-                    / latencies[f"{name} {ledgers[0]}"][f"{share}_ms"],
-                    3,
-                )
-                for share in ("p50", "p99")
-            }
-            for size in ledgers
-        }
-        for name in ("lineage", "attestation", "inclusion")
-    }
-
-
 def refuse_wrong(kind: str, answers: Sequence[Answer]) -> None:
     """Raises:
     CouldNotCheck: An answer was wrong: times of wrong answers say nothing.
@@ -284,11 +211,11 @@ def refuse_wrong(kind: str, answers: Sequence[Answer]) -> None:
 async def measured(
     kind: str, port: int, token: str, data: Data, *, requests: int, turns: int, seconds: float
 ) -> dict[str, Any]:
-    """Latencies, flatness and throughput on one server."""
-    asked, flat = queries(data), flat_queries(data)
+    """Latencies and throughput on one server."""
+    asked = queries(data)
     for warm in (True, False):
         number = WARM_UP if warm else turns
-        answers = await one_by_one(port, token, asked + flat, requests, number, LATENCIES_S)
+        answers = await one_by_one(port, token, asked, requests, number, LATENCIES_S)
         refuse_wrong(kind, [each for of in answers.values() for each in of])
     latencies = told(answers)
     throughput = {}
@@ -299,7 +226,6 @@ async def measured(
     return {
         "samples": len(answers[EMPTY]),
         "latency": latencies,
-        "flat": flatness(latencies, data.sizes.ledgers),
         "throughput": throughput,
     }
 
@@ -308,9 +234,7 @@ async def mixed(
     port: int, token: str, data: Data, *, seconds: float, kill_every: float
 ) -> dict[str, Any]:
     """All queries at once while replicas are killed. Returns the failures, and when they began."""
-    asked = [
-        each for each in queries(data) + flat_queries(data) if each.name not in (EMPTY, WITHIN)
-    ]
+    asked = [each for each in queries(data) if each.name not in (EMPTY, WITHIN)]
     kills: list[float] = []
 
     async def killing() -> None:
@@ -406,9 +330,6 @@ def show(kind: str, report: dict[str, Any]) -> None:
             + " ".join(f"{ratio:>6.2f}" for ratio in ratios)
             + f" {report['throughput'].get(name, ''):>8}"
         )
-    for name, of in report["flat"].items():
-        sizes = ", ".join(f"{size} {r['p50']} ({r['p99']})" for size, r in of.items())
-        print(f"  {name} by ledger, p50 (p99) over the smallest's: {sizes}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Generated data for `benchmarks.service`: a store and a ledger of any size.
+"""Generated data for `benchmarks.service`: a store of any size.
 
-Nothing here is signed. The service sends stored bytes unchanged, so only their size matters. The
-ledger's tiles are real, and every proof from them leads to its root.
+Nothing here is signed. The service sends stored bytes unchanged, so only their size matters. None
+of the queries reads a ledger, so there is none.
 
 A folder is generated once and reused. It is renamed into place when it is whole, and its name has
 its sizes.
@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,17 +23,15 @@ from typing import Any
 from sqlalchemy import Table, insert
 from sqlmodel import Session
 
-from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import load_key, mask_secret
-from govray.platform.store.tiles import HEIGHT, WIDTH, TileName, edge, encode_bundle
 
 GROUPS = ("embedding", *(f"block.{n}" for n in range(10)), "final_norm", "head")
 AT = "2026-11-21T12:00:00Z"
 
-_FORM = 2
+_FORM = 3
 _BATCH = 20_000
 
 
@@ -42,25 +40,23 @@ class Sizes:
     """How much there is of everything.
 
     Attributes:
-        ledgers: Entries of each ledger, ascending. Each is a prefix of the largest.
         records: Indexed records, over all corpora.
         envelope: Bytes of one attestation.
     """
 
     models: int = 100
     corpora: int = 1_000
-    ledgers: tuple[int, ...] = (10_000, 100_000, 1_000_000, 10_000_000)
     records: int = 1_000_000
     envelope: int = 30_000
 
     @property
     def name(self) -> str:
         """Of the folder."""
-        told = [self.models, self.corpora, *self.ledgers, self.records, self.envelope, _FORM]
+        told = [self.models, self.corpora, self.records, self.envelope, _FORM]
         return "service-" + hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
 
 
-QUICK = Sizes(models=8, corpora=16, ledgers=(100, 1_000), records=400, envelope=3_000)
+QUICK = Sizes(models=8, corpora=16, records=400, envelope=3_000)
 
 
 @dataclass(frozen=True)
@@ -76,24 +72,16 @@ class Data:
         return f"sqlite:///{self.folder / 'store.db'}"
 
     def model(self, number: int) -> str:
-        """The name of a model; its one version is 1.0.0."""
+        """The name of a model."""
         return f"model-{number}"
 
     def run(self, number: int) -> str:
-        """The run of a model. The first ones have the ledgers of `Sizes.ledgers`, in order."""
+        """The run of a model."""
         return f"run-{number}"
 
     def digest(self, number: int) -> str:
         """Of the attestation of a model."""
         return "sha256:" + hashlib.sha256(f"attestation {number}".encode()).hexdigest()
-
-    def size(self, number: int) -> int:
-        """Of the ledger of a model's run."""
-        return self.sizes.ledgers[number if number < len(self.sizes.ledgers) else 0]
-
-    def root(self, size: int) -> bytes:
-        """Of the ledger's first ``size`` entries."""
-        return bytes.fromhex(json.loads((self.folder / "roots.json").read_text())[str(size)])
 
     def record(self, number: int) -> str:
         """The SHA-256 of a record."""
@@ -123,11 +111,6 @@ class Data:
         return json.dumps({"attestation": self.digest(number), "corpora": rows}).encode()
 
 
-def entry(index: int) -> bytes:
-    """One entry of the ledger."""
-    return b'{"n":"%d"}' % index
-
-
 def generated(folder: Path, sizes: Sizes) -> Data:
     """The data of these sizes below ``folder``, generated if missing."""
     data = Data(folder / sizes.name, sizes)
@@ -136,10 +119,7 @@ def generated(folder: Path, sizes: Sizes) -> Data:
     folder.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{sizes.name}.", dir=folder))
     try:
-        roots = write_ledger(staged / "tiles", sizes.ledgers)
-        told = {str(size): root.hex() for size, root in roots.items()}
-        (staged / "roots.json").write_text(json.dumps(told))
-        _fill(Data(staged, sizes), data.folder / "tiles")
+        _fill(Data(staged, sizes))
         staged.rename(data.folder)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
@@ -147,92 +127,8 @@ def generated(folder: Path, sizes: Sizes) -> Data:
     return data
 
 
-def write_ledger(folder: Path, sizes: Sequence[int]) -> dict[int, bytes]:
-    """Write the tiles of a log, in the form of `govray.platform.store.tiles`, and the edge of every
-    size.
-
-    Returns:
-        Size → root.
-    """
-    levels: list[list[bytes]] = [[]]
-    counts = [0]
-    roots: dict[int, bytes] = {}
-    wanted = sorted(sizes)
-    done = 0
-    for size in wanted:
-        while done < size:
-            stop = min(size, (done // WIDTH + 1) * WIDTH)
-            _append(folder, levels, counts, [entry(n) for n in range(done, stop)], done)
-            done = stop
-            if done % (WIDTH * 4096) == 0:
-                print(f"  ledger: {done:,} of {wanted[-1]:,}", file=sys.stderr, flush=True)
-        if size % WIDTH:
-            entries = [entry(n) for n in range(size - size % WIDTH, size)]
-            level, data = encode_bundle(entries)
-            _put(folder, TileName(level, size // WIDTH, len(entries)), data)
-        for name in edge(size):
-            assert isinstance(name.level, int)
-            _put(folder, name, b"".join(levels[name.level]))
-        roots[size] = _root(levels)
-    return roots
-
-
-def _append(
-    folder: Path, levels: list[list[bytes]], counts: list[int], entries: list[bytes], start: int
-) -> None:
-    """Add entries that end in the tile of ``start`` or fill it."""
-    levels[0] += [hashlib.sha256(b"\0" + each).digest() for each in entries]
-    if len(levels[0]) < WIDTH:
-        return
-    index = start // WIDTH
-    whole = [entry(n) for n in range(index * WIDTH, (index + 1) * WIDTH)]
-    level, data = encode_bundle(whole)
-    _put(folder, TileName(level, index), data)
-    for height in range(64 // HEIGHT):
-        hashes = levels[height]
-        if len(hashes) < WIDTH:
-            return
-        _put(folder, TileName(height, counts[height]), b"".join(hashes))
-        counts[height] += 1
-        if len(levels) == height + 1:
-            levels.append([])
-            counts.append(0)
-        levels[height + 1].append(_whole(hashes))
-        levels[height] = []
-
-
-def _whole(hashes: list[bytes]) -> bytes:
-    digest = hashlib.sha256
-    while len(hashes) > 1:
-        pairs = iter(hashes)
-        hashes = [digest(b"\1" + left + right).digest() for left, right in zip(pairs, pairs)]  # noqa: B905
-    return hashes[0]
-
-
-def _root(levels: Sequence[Sequence[bytes]]) -> bytes:
-    """The root over the right edge, from the lowest level up."""
-    found: bytes | None = None
-    for hashes in levels:
-        stop = len(hashes)
-        while stop:
-            width = stop & -stop
-            peak = _whole(list(hashes[stop - width : stop]))
-            found = peak if found is None else merkle.node_hash(peak, found)
-            stop -= width
-    return merkle.EMPTY_ROOT if found is None else found
-
-
-def _put(folder: Path, name: TileName, data: bytes) -> None:
-    path = folder / name.path
-    try:
-        path.write_bytes(data)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-
-def _fill(data: Data, tiles: Path) -> None:
-    """The store's rows. ``tiles``: the tiles' final folder."""
+def _fill(data: Data) -> None:
+    """The store's rows."""
     sizes = data.sizes
     engine = open_store(data.url, create=True)
     zero = "sha256:" + 64 * "0"
@@ -245,10 +141,6 @@ def _fill(data: Data, tiles: Path) -> None:
         insert_rows(session, tables.Corpus, _corpora(sizes))
         insert_rows(session, tables.Credential, _credentials(sizes, load_key(data.url)))
         insert_rows(session, tables.Attestation, (_attestation(data, n, zero) for n in _all(sizes)))
-        insert_rows(session, tables.Ledger, (_ledger(data, n, tiles) for n in _all(sizes)))
-        insert_rows(session, tables.Model, (_model(data, n) for n in _all(sizes)))
-        insert_rows(session, tables.ModelVersion, (_version(data, n) for n in _all(sizes)))
-        insert_rows(session, tables.Subject, (_subject(data, n) for n in _all(sizes)))
         insert_rows(session, tables.CorpusUse, _uses(data))
         insert_rows(session, tables.Coverage, _coverage(data))
         insert_rows(session, tables.Record, _records(data))
@@ -330,49 +222,6 @@ def _attestation(data: Data, n: int, zero: str) -> dict[str, Any]:
         "envelope": envelope,
         "lineage": data.lineage(n),
     }
-
-
-def _ledger(data: Data, n: int, tiles: Path) -> dict[str, Any]:
-    size = data.size(n)
-    return {
-        "run": data.run(n),
-        "origin": f"benchmark/{data.run(n)}",
-        "size": size,
-        "root": f"sha256:{data.root(size).hex()}",
-        "checkpoint": b"not signed\n",
-        "tiles": str(tiles.resolve()),
-    }
-
-
-def _model(data: Data, n: int) -> dict[str, Any]:
-    return {
-        "name": data.model(n),
-        "description": "",
-        "labels": {},
-        "created": AT,
-        "user": "benchmark",
-    }
-
-
-def _version(data: Data, n: int) -> dict[str, Any]:
-    return {
-        "model": data.model(n),
-        "version": "1.0.0",
-        "major": 1,
-        "minor": 0,
-        "patch": 0,
-        "attestation": data.digest(n),
-        "stage": "none",
-        "labels": {},
-        "notes": "",
-        "created": AT,
-        "user": "benchmark",
-    }
-
-
-def _subject(data: Data, n: int) -> dict[str, Any]:
-    digest = hashlib.sha256(f"weights {n}".encode()).hexdigest()
-    return {"attestation": data.digest(n), "name": "model.safetensors", "sha256": digest}
 
 
 def _uses(data: Data) -> Iterator[dict[str, Any]]:

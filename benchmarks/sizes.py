@@ -5,7 +5,7 @@ attested, verified and traced, and corpora are built and prepared, each in a pro
 
 Prints a table and, as its last line, one JSON object. ``append_ratio`` is late to early, paired;
 the target is at most 1.2. By rows and phase there are ``seconds``, ``peak_gib`` of the largest
-process, and ``us_per_row`` or ``us_per_record``. ``by_family`` prepares with a reserve by family.
+process, and ``us_each`` of a row or a record. ``by_family`` prepares with a reserve by family.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,6 @@ from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ledger_appends import EARLY, timed_appends
 from benchmarks.sized_model import (
-    CONTEXT,
     Cost,
     attest,
     in_own_process,
@@ -67,20 +66,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     for step, times in ((EARLY, early), (options.step, late)):
         print(f"{f'at step {step:,}':<24}{median(times) * 1e6:>8.1f}")
     print(f"{'ratio':<24}{ratio.median:>8.3f}  {low:.3f} … {high:.3f}")
-    print(f"{'rows':<10}{'phase':<10}{'seconds':>10}{'peak, GiB':>12}{'µs a row':>10}")
+    for size, costs in corpora.items():
+        phases[size] |= costs
+    print(f"{'size':<10}{'phase':<10}{'seconds':>10}{'peak, GiB':>12}{'µs each':>10}")
     for size, costs in phases.items():
         for phase, cost in costs.items():
-            told = f"{cost['seconds']:>10.2f}{cost['peak_gib']:>12.2f}{cost['us_per_row']:>10.2f}"
+            told = f"{cost['seconds']:>10.2f}{cost['peak_gib']:>12.2f}{cost['us_each']:>10.2f}"
             print(f"{size:<10}{phase:<10}{told}")
-    for size, costs in corpora.items():
-        for phase, cost in costs.items():
-            told = (
-                f"{cost['seconds']:>10.2f}{cost['peak_gib']:>12.2f}{cost['us_per_record']:>10.2f}"
-            )
-            print(f"{size:<10}{phase:<10}{told}")
-        phases[size] |= costs
-    if corpora:
-        print(extrapolated([*corpora.values()][-1], [*phases.values()][-1]))
     appends = {"append_ratio": ratio.median, "append_interval": [low, high]}
     print(json.dumps(phases | appends))
 
@@ -103,7 +95,7 @@ def _phases(
             name: {
                 "seconds": median(each.seconds for each in costs[size, name]),
                 "peak_gib": median(each.peak_gib for each in costs[size, name]),
-                "us_per_row": median(each.seconds / each.rows * 1e6 for each in costs[size, name]),
+                "us_each": median(each.seconds / each.rows * 1e6 for each in costs[size, name]),
             }
             for name in _PHASES
         }
@@ -138,35 +130,11 @@ def _corpora(scratch: Path, sizes: Sequence[int]) -> dict[str, dict[str, dict[st
             costs[name] = {
                 "seconds": cost.seconds,
                 "peak_gib": cost.peak_gib,
-                "us_per_record": cost.seconds / cost.rows * 1e6,
+                "us_each": cost.seconds / cost.rows * 1e6,
             }
         found[_name(size)] = costs
         shutil.rmtree(folder)
     return found
-
-
-def extrapolated(
-    corpus: Mapping[str, Mapping[str, float]], model: Mapping[str, Mapping[str, float]]
-) -> str:
-    """What larger data would take: the measured costs, times their size. Nothing else is in it.
-
-    Args:
-        corpus: Phase → cost of the largest corpus measured.
-        model: Phase → cost of the largest model measured.
-    """
-    lines = [f"computed: {'tokens':>10}{'records':>12}{'rows':>12}{'build':>10}{'prepare':>10}"]
-    lines[0] += f"{'attest':>10}{'full':>10}{'files of records':>18}   hours of one core"
-    for tokens in (10**9, 10**11):
-        records, rows = tokens // _RECORD_BYTES, tokens // (CONTEXT + 1)
-        hours = {
-            name: corpus[name]["us_per_record"] * records * cores / 3.6e9
-            for name, cores in (("build", 1), ("prepare", 2))
-        }
-        hours |= {name: model[name]["us_per_row"] * rows / 3.6e9 for name in ("attest", "full")}
-        line = f"          {tokens:>10.0e}{records:>12,}{rows:>12,}"
-        line += "".join(f"{each:>10.2f}" for each in hours.values())
-        lines.append(line + f"{records * 33 / 1e9:>15.2f} GB")
-    return "\n".join(lines)
 
 
 def _name(size: int) -> str:

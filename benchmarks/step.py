@@ -37,9 +37,9 @@ from benchmarks.memory import measure_memory
 from benchmarks.methods import METHODS
 from benchmarks.methods.governed import SAMPLED_EVERY
 from benchmarks.ranks import run_ranks
-from benchmarks.rounds import WARM_UP, Seconds, baseline_rounds
+from benchmarks.rounds import LEDGER, WARM_UP, Seconds, baseline_rounds
 from benchmarks.step_options import add_step_options, settle_step_options
-from benchmarks.step_table import LEDGER, Row, rows_of, table
+from benchmarks.step_table import Row, by_method, rows_of, table
 from benchmarks.timing import EVERY_ROUND, Setting, time_methods
 from govray.errors import RankFailed, UsageError
 
@@ -142,18 +142,7 @@ def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, 
         "vs_detach_where": where and where.median * amortised,
         "vs_detach_where_interval": where and [bound * amortised for bound in where.interval],
         "pairs": governed.time.pairs,
-        "methods": {
-            name: {
-                "seconds": row.seconds,
-                "tokens_per_second": row.tokens_per_second,
-                "vs_ddp": row.time.median,
-                "vs_ddp_interval": list(row.time.interval),
-                "pairs": row.time.pairs,
-                "memory": row.memory,
-            }
-            for name, row in rows.items()
-            if name != LEDGER
-        },
+        "methods": by_method(rows, "vs_ddp"),
     }
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from benchmarks.intervals import Paired, paired_ratio
-from benchmarks.rounds import Seconds
-
-LEDGER = "governed: its ledger"
-"""The part of the governed step that writes the leaf; rank 0 does it alone."""
+from benchmarks.rounds import LEDGER, Seconds
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,22 @@ def rows_of(
         step = median(t for t in times if t is not None)
         rows[method] = Row(step, tokens / step, ratio, memory.get(method))
     return rows
+
+
+def by_method(rows: Mapping[str, Row], versus: str) -> dict[str, Any]:
+    """Method → its figures, for the last line; ``versus`` names what they are relative to."""
+    return {
+        name: {
+            "seconds": row.seconds,
+            "tokens_per_second": row.tokens_per_second,
+            versus: row.time.median,
+            f"{versus}_interval": list(row.time.interval),
+            "pairs": row.time.pairs,
+            "memory": row.memory,
+        }
+        for name, row in rows.items()
+        if name != LEDGER
+    }
 
 
 def table(

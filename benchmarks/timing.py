@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from benchmarks.cases import Shape
 from benchmarks.methods import METHODS
 from benchmarks.methods.method import Method
 from benchmarks.rounds import WARM_UP, Seconds, time_rounds
-from benchmarks.step_table import LEDGER
 from benchmarks.workload import Workload
 
 EVERY_ROUND = ("ddp", "governed")
@@ -58,41 +56,27 @@ def time_methods(
     rank: int, setting: Setting, cases: Sequence[str], methods: Sequence[str], pairs: int
 ) -> dict[str, Seconds]:
     """Case → seconds. Run it on every rank; only rank 0 gets all of them."""
-    return {
-        case: _time_case(setting.workload(case, rank), methods, pairs, setting.warm_up)
-        for case in cases
-    }
+    return {case: _time_case(setting, case, rank, methods, pairs) for case in cases}
 
 
-def _time_case(workload: Workload, methods: Sequence[str], pairs: int, warm_up: int) -> Seconds:
+def _time_case(
+    setting: Setting, case: str, rank: int, methods: Sequence[str], pairs: int
+) -> Seconds:
     gc.collect()
+    workload = setting.workload(case, rank)
     made = {name: METHODS[name](workload) for name in methods if METHODS[name].covers(workload)}
-    for step in range(warm_up):
-        for method in made.values():
-            method.step(workload.batch(step))
-    if workload.rank == 0:
-        print(f"{workload.case}: {pairs} rounds of {', '.join(made)}", file=sys.stderr, flush=True)
-    seconds = time_rounds(
-        [*made],
-        pairs,
-        EVERY_ROUND,
-        workload.batch,
-        lambda name, batch: _slowest(workload, made[name], batch),
-        warm_up,
-    )
-    if workload.rank == 0:
-        seconds[LEDGER] = list(made["governed"].ledger_seconds[-pairs:])
-    return seconds
+    return time_rounds(workload, made, pairs, EVERY_ROUND, _slowest, setting.warm_up)
 
 
-def _slowest(workload: Workload, method: Method, batch: Batch) -> float:
+def _slowest(method: Method, batch: Batch) -> float:
     """Seconds of one step on the rank that took longest."""
+    device = method.workload.device
     dist.barrier()
-    _finish(workload.device)
+    _finish(device)
     began = time.perf_counter()
     method.step(batch)
-    _finish(workload.device)
-    took = torch.tensor(time.perf_counter() - began, dtype=torch.float64, device=workload.device)
+    _finish(device)
+    took = torch.tensor(time.perf_counter() - began, dtype=torch.float64, device=device)
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
     return float(took)
 

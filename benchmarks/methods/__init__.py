@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.methods.ddp import PlainDDP
-from benchmarks.methods.detach_and_where import DetachAndWhere
+from benchmarks.methods.by_hand import DetachAndWhere
 from benchmarks.methods.governed import (
     Governed,
     GovernedGraphs,
@@ -13,7 +12,7 @@ from benchmarks.methods.governed import (
     GovernedSliced,
     GovernedSlicedGraphs,
 )
-from benchmarks.methods.method import Method
+from benchmarks.methods.method import Method, PlainDDP
 
 METHODS: Mapping[str, type[Method]] = {
     "ddp": PlainDDP,

@@ -1,4 +1,4 @@
-"""The interface that all methods share, and the optimizer that all of them use."""
+"""The interface and the optimizer that all methods share, and the plain one as the denominator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.batch import Batch
 from benchmarks.cases import LEARNING_RATE
@@ -50,3 +51,28 @@ class OnGpu(Method):
     def covers(cls, workload: Workload) -> bool:
         """Any policy, on a GPU."""
         return workload.device.type == "cuda"
+
+
+class PlainDDP(Method):
+    """Plain data-parallel training, as people run it today: torch's DDP with default settings.
+
+    All rows go into all parameters of the base model; there is no adapter. It follows no policy.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        model = workload.build_model()
+        self.optimize(dict(model.named_parameters()))
+        self._model = DistributedDataParallel(model)
+
+    @classmethod
+    def covers(cls, workload: Workload) -> bool:
+        """It asks no policy."""
+        return True
+
+    def step(self, batch: Batch) -> None:
+        """Forward, backward with overlapped all-reduce, optimizer."""
+        tensors = {"tokens": batch.tokens, "targets": batch.targets}
+        self.workload.losses(self._model, tensors).mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()

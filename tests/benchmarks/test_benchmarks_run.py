@@ -15,19 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks import (
-    layer_entropy,
-    memorization,
-    memorization_kinds,
-    memorization_pretrained,
-    near_copies,
-    recovery,
-    sizes,
-    startup_trial,
-)
+from benchmarks import near_copies, recovery, sizes, startup_trial
 from benchmarks.command import run
-from benchmarks.memorization_data import STDLIB, library
 from benchmarks.recovery_runs import RunShape
+from benchmarks.research import memorization, texts
+from benchmarks.research.texts import STDLIB, library
 from benchmarks.sized_model import measured
 from benchmarks.step_options import QUICK
 from govray.data.installed_python import SourceCorpus
@@ -45,25 +37,23 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-Texts = tuple[list[str], dict[str, list[str]]]
-
-
 @pytest.fixture(scope="module")
-def texts(few: Path) -> Texts:
+def library_of_few(few: Path) -> memorization.Texts:
     return library(few)
 
 
 @pytest.fixture(autouse=True)
-def small(few: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(
+    few: Path, library_of_few: memorization.Texts, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Little text, one thread, phases in this process, and runs that are pretended."""
-    for module in (layer_entropy, memorization, memorization_kinds):
-        monkeypatch.setattr(module, "library", lambda: texts)
+    for module in (memorization, texts):
+        monkeypatch.setattr(module, "library", lambda: library_of_few)
     installed = [
         SourceCorpus(name, "PSF-2.0", "", tuple((p.name, p) for p in (few / name).rglob("*.py")))
         for name in PACKAGES
     ]
-    monkeypatch.setattr(memorization_kinds, "python_source", lambda: tuple(installed))
-    monkeypatch.setattr(memorization_pretrained, "missing", lambda: "gguf")
+    monkeypatch.setattr(texts, "python_source", lambda: tuple(installed))
     monkeypatch.setattr(near_copies, "_phase", near_copies.measured)
     monkeypatch.setattr(sizes, "in_own_process", measured)
     monkeypatch.setattr(recovery, "start_ray", lambda num_cpus: None)
@@ -118,22 +108,18 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("exposure", "--quick --seeds 1", marks=pytest.mark.story),
-        pytest.param(
-            "near_copies", "--records 300 --questions 16 --no-ray", marks=pytest.mark.story
-        ),
+        pytest.param("research.exposure", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param("near_copies", "--records 300 --questions 16", marks=pytest.mark.story),
         ("recovery", "--quick"),
         pytest.param("search", "--orders 2", marks=pytest.mark.story),
         ("sizes", "--step 300 --appends 5 --sizes 100 --runs 1 --no-corpora"),
-        pytest.param("slicing", "--quick --pairs 1 --streams 3", marks=pytest.mark.story),
         ("startup_trial", "--steps 3 --shapes cpu"),
         ("step", "--quick --cases allow_all --methods governed --pairs 1 --no-memory"),
-        pytest.param("memorization", "--quick --seeds 1", marks=pytest.mark.story),
-        pytest.param("layer_entropy", "--quick --seeds 1", marks=pytest.mark.story),
-        pytest.param("null", "--runs 1 --power-runs 1", marks=pytest.mark.story),
-        pytest.param("evasion", "--runs 1", marks=pytest.mark.story),
-        pytest.param("operating_point", "--quick --seeds 1", marks=pytest.mark.story),
-        pytest.param("record_scores", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param("research.memorization", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param("research.null", "--runs 1 --power-runs 1", marks=pytest.mark.story),
+        pytest.param("research.evasion", "--runs 1", marks=pytest.mark.story),
+        pytest.param("research.operating_point", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param("research.record_scores", "--quick --seeds 1", marks=pytest.mark.story),
     ],
 )
 def test_it_prints_a_table_and_one_json_line(name: str, words: str, report: Ran) -> None:

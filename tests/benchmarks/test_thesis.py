@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import thesis
-from benchmarks.memorization_data import STDLIB, library
-from benchmarks.thesis_arms import ARMS, first_of_alike
+from benchmarks.research import thesis
+from benchmarks.research.arms import ARMS, first_of_alike
+from benchmarks.research.texts import STDLIB, library
 
 
 @pytest.mark.story

@@ -281,7 +281,8 @@ WRITE_TOKENS = 64.0
 """How many tokens, carried between the matrices of a layer in backward, cost as much as adding
 one more gradient to each of its parameters.
 
-On a CPU a sliced pass and a pass for each stream are about even (``python -m benchmarks.slicing``).
+On a CPU a sliced pass and a pass for each stream are about even (``governed_sliced`` and
+``governed`` of ``python -m benchmarks.step``).
 So the value is cautious: a sliced pass has to save many gradients before it is chosen."""
 
 

@@ -1,4 +1,4 @@
-"""The picture of the thesis benchmark: memorization against loss, as SVG without a library."""
+"""Memorization against loss, as SVG without a library."""
 
 from __future__ import annotations
 

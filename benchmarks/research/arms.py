@@ -1,4 +1,4 @@
-"""The arms of the thesis benchmark: ways to train on the same texts, and their points.
+"""The arms of a study of the thesis: ways to train on the same texts, and their points.
 
 Every arm has three points of one knob, written down here before any run, and all are shown. What
 an arm does not name is equal in all: model, first weights, steps, rows of a step, AdamW, schedule,
@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,10 +27,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.cases import EVERYTHING
 from benchmarks.governed_rows import PLAN, POLICY, step_batch
-from benchmarks.memorization_data import VOCABULARY, Corpus, Data, Recipe, Row, batch
-from benchmarks.memorization_decision import Watch, shipped
-from benchmarks.memorization_training import DOCSTRINGS, schedule
-from benchmarks.thesis_data import Setting, Texts
+from benchmarks.research.canaries import VOCABULARY, Row, batch
+from benchmarks.research.domain import Setting, Texts
+from benchmarks.research.runs import REPEATED, schedule
+from benchmarks.research.watch import newest, probe, shipped
 from govray.engine.batch import IGNORED
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.collective.step_settings import StepSettings
@@ -39,8 +39,12 @@ from govray.engine.model.adapters import ALPHA_PER_RANK, Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import build_step
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.policy.route import Route
 from govray.governance.policy.selector import parse_selector
+from govray.governance.record import e_process
+from govray.governance.record.entropy_profile import MonitoredCorpus
+from govray.governance.record.incidents import Incidents
 
 CLIP = 1.0
 DELTA = 1e-5
@@ -218,36 +222,49 @@ def gated(task: Task, fallback: str) -> Trained:
     """Governed: open, until the monitor flags the domain; then the fallback holds."""
     own, texts = task.setting, task.texts
     routes = {"upper_half": _above(task, 0.5), "adapter": Route({}, ADAPTER, RANK)}
-    read: dict[str, list[tuple[int, Row]]] = {DOCSTRINGS: [], "other": []}
-    corpora = {
-        side: Corpus(tuple((row,) for row in rows), tuple((row,) for row in texts.reserve[side]))
-        for side, rows in (("domain", texts.domain), ("other", texts.other))
+    sides = {
+        REPEATED: (texts.domain, texts.reserve["domain"]),
+        "other": (texts.other, texts.reserve["other"]),
     }
     section = shipped().model_copy(update={"every": max(1, own.steps // PROFILES)})
-    watch = Watch(
-        Recipe(steps=own.steps, rows_each=1),
-        Data(corpora["domain"], (), (), {"other": corpora["other"]}, {}, (), ()),
-        SimpleNamespace(read=read),
+    incidents = Incidents(
         section,
+        {
+            name: _subject(section, name, own.steps, len(read), len(held))
+            for name, (read, held) in sides.items()
+        },
     )
     gates: list[int] = []
 
     def choose(step: int) -> str | None:
-        for name in read:
-            numbers = range(step * own.rows, (step + 1) * own.rows)
-            source = texts.domain if name == DOCSTRINGS else texts.other
-            read[name] += [(number, source[number]) for number in numbers]
         return (fallback if fallback in routes else None) if gates else EVERYTHING
 
     def after(step: int, monitor: Monitor) -> None:
-        if not gates and section.due(step):
-            watch.after(step, monitor)
-            if watch.decided().caught:
+        if gates or not section.due(step):
+            return
+        probes = []
+        for name, (read, held) in sides.items():
+            if section.in_turn(name, step):
+                ours = [(n, (read[n],)) for n in reversed(range((step + 1) * own.rows))]
+                reserve = [(n, (row,)) for n, row in enumerate(held)]
+                count = section.probe_rows
+                probes.append(probe(name, step, count, newest(ours, count), reserve))
+        found = [each for each in probes if each is not None]
+        if found:
+            flags = incidents.take(monitor.profile(step, found, section=section))
+            if any(each.corpus == REPEATED for each in flags):
                 gates.append(step + 1)
 
     chosen = {name: route for name, route in routes.items() if name == fallback}
     model, cost, beside = _governed(task, chosen, choose, after)
     return Trained({"gated": merged(model, beside)}, cost, {"gated_at": next(iter(gates), None)})
+
+
+def _subject(section: Monitoring, corpus: str, steps: int, read: int, held: int) -> MonitoredCorpus:
+    """A corpus in the run's one domain; a flag is all that follows."""
+    possible = e_process.measurable(section, read, held)
+    profiles = e_process.profiles_of(section, corpus, steps) if possible else 0
+    return MonitoredCorpus("trunk", "flag", profiles=profiles)
 
 
 def early_shut(task: Task, share: float) -> Trained:

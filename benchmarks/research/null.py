@@ -1,6 +1,6 @@
 """How often corpora without effect are flagged, and how often an effect is found.
 
-    python -m benchmarks.null
+    python -m benchmarks.research.null
 
 No model is trained. Records get a score of their own, and their rows score it with noise. All that
 follows is the package's own code. It draws the reserve and the plan's order, and chooses rows. It
@@ -37,8 +37,8 @@ import numpy as np
 
 from benchmarks import command
 from benchmarks.intervals import exact
-from benchmarks.memorization_decision import shipped
-from benchmarks.simulated_corpus import (
+from benchmarks.research.watch import every_step
+from benchmarks.research.worlds import (
     CORPORA,
     PROFILES,
     Corpus,
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--runs", type=command.positive, default=1000, help="of each scenario")
     parser.add_argument("--power-runs", type=command.positive, default=50, help="of each effect")
     options = parser.parse_args()
-    section = shipped().model_copy(update={"every": 1, "turns": 1, "rules": None})
+    section = every_step()
     odds = section.tolerance("head")
     rate = section.fdr
     flagged = {name: null(name, options.runs, section) for name in SCENARIOS}

@@ -1,11 +1,11 @@
 """What a supplier can do so that the monitor misses a memorized corpus, and what it costs.
 
-    python -m benchmarks.evasion
+    python -m benchmarks.research.evasion
 
-No model is trained: records get scores, as in `benchmarks.null`. The package's own code chooses
-rows, ranks them and decides, as the shipped policy says. The corpus is the first of ten in its
-domain. The model knows its records by heart: they score two standard deviations higher once they
-were read. The supplier hands in something else beside them:
+No model is trained: records get scores, as in `benchmarks.research.null`. The package's own code
+chooses rows, ranks them and decides, as the shipped policy says. The corpus is the first of ten in
+its domain. The model knows its records by heart: they score two standard deviations higher once
+they were read. The supplier hands in something else beside them:
 
 * ``garbage``: records of random bytes, which lie far out;
 * ``fillers``: a row in each record that nobody could learn by heart;
@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import command
-from benchmarks.memorization_decision import shipped
-from benchmarks.simulated_corpus import (
+from benchmarks.research.watch import every_step
+from benchmarks.research.worlds import (
     CORPORA,
     PROFILES,
     Corpus,
@@ -188,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=command.positive, default=40, help="of each attack")
     options = parser.parse_args()
-    section = shipped().model_copy(update={"every": 1, "turns": 1, "rules": None})
+    section = every_step()
     table: dict[str, dict[str, Any]] = {}
     for name, attack in ATTACKS.items():
         shares = {}

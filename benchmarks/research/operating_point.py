@@ -1,4 +1,4 @@
-"""``python -m benchmarks.operating_point``: what each tolerance would flag.
+"""``python -m benchmarks.research.operating_point``: what each tolerance would flag.
 
 Small models train on texts of which some are read once, and others 2 to 32 times. By default these
 are the product's GPT, and this Python's code and prose of its packages; ``--family`` and
@@ -35,30 +35,31 @@ import torch
 
 from benchmarks.command import names, positive, run
 from benchmarks.intervals import exact
-from benchmarks.memorization import OTHERS, QUICK_OTHERS, SEEDS
-from benchmarks.memorization_data import Data, Recipe, Row, batch, build, designated
-from benchmarks.memorization_decision import shipped
-from benchmarks.memorization_families import FAMILIES, Family
-from benchmarks.memorization_kinds import KINDS
-from benchmarks.memorization_training import DOCSTRINGS, Reading, train
-from govray.engine.collective.agreement import Agreement, Terms
-from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.memorization.probe_sharing import Probe, pick
-from govray.engine.model.adapters import Adapters
-from govray.engine.model.gpt import loss
+from benchmarks.research.runs import (
+    FAMILIES,
+    LEVELS,
+    QUICK_LEVELS,
+    REPEATED,
+    SEEDS,
+    Data,
+    Family,
+    Reading,
+    Recipe,
+    build,
+    designated,
+    train,
+)
+from benchmarks.research.texts import KINDS
+from benchmarks.research.watch import Numbered, monitor_of, newest, probe, shipped
+from govray.engine.memorization.monitor import Monitor
+from govray.engine.memorization.probe_sharing import Probe
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record import e_process
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
-from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.operating_curve import ODDS, ObservedRun, Point, curve
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 """Of a corpus's records: those that are read as often as any."""
-
-_DIGEST = "sha256:" + "0" * 64
-
-Numbered = tuple[int, tuple[Row, ...]]
-"""A record and its rows."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Observation:
             self.profiles.append(monitor.profile(step, ready, section=self._section))
 
     def _clean(self, name: str, step: int) -> Probe | None:
-        corpus = self._data.clean[name]
+        corpus, count = self._data.clean[name], self._section.probe_rows
         own = [
             (number, (row,))
             for number, row in reversed(self._reading.read[name])
@@ -135,12 +136,13 @@ class Observation:
             (number, (designated(f"reserve of {name}", number, record),))
             for number, record in enumerate(corpus.reserve)
         ]
-        return self._probe(name, step, _newest(own, self._section.probe_rows), held)
+        return probe(name, step, count, newest(own, count), held)
 
     def _level(self, name: str, step: int, shares: Mapping[int, float]) -> Probe | None:
         """Records that are read so often, in these shares of the probe's rows."""
         ours: list[Numbered] = []
-        texts, read = self._data.docstrings, self._reading.read[DOCSTRINGS]
+        texts, read = self._data.repeated, self._reading.read[REPEATED]
+        count = self._section.probe_rows
         rows_read: dict[int, set[tuple[int, ...]]] = {}
         for number, row in read:
             rows_read.setdefault(number, set()).add((*row,))
@@ -151,27 +153,9 @@ class Observation:
                 for number, _ in reversed(read)
                 if number % len(self._reads) == level and len(rows_read[number]) == self._rows
             ]
-            ours += _newest(own, round(share * self._section.probe_rows))
+            ours += newest(own, round(share * count))
         held = [(number, record[: self._rows]) for number, record in enumerate(texts.reserve)]
-        return self._probe(name, step, ours, held)
-
-    def _probe(
-        self, name: str, step: int, ours: Sequence[Numbered], held: Sequence[Numbered]
-    ) -> Probe | None:
-        if len(ours) < LEAST_ROWS:
-            return None
-        chosen = pick(len(held), self._section.probe_rows, name, step, "reserve")
-        theirs = [held[place] for place in chosen]
-        each = 2 * self._section.probe_rows // (len(ours) + len(theirs))
-        own = [(f"read {number}", row) for number, rows in ours for row in rows[:each]]
-        other = [(f"reserve {number}", row) for number, rows in theirs for row in rows[:each]]
-        return Probe(
-            corpus=name,
-            adapter=None,
-            probe_units=tuple(unit for unit, _ in own),
-            reserve_units=tuple(unit for unit, _ in other),
-            tensors=batch([row for _, row in (*own, *other)]),
-        )
+        return probe(name, step, count, ours, held)
 
 
 def _often(reads: int) -> str:
@@ -180,16 +164,6 @@ def _often(reads: int) -> str:
 
 def _shared(share: float) -> str:
     return f"share-{share:g}"
-
-
-def _newest(rows: Sequence[Numbered], count: int) -> list[Numbered]:
-    """The newest records of these, each once, in an order of newest first."""
-    found: dict[int, tuple[Row, ...]] = {}
-    for number, own in rows:
-        if len(found) == count:
-            break
-        found.setdefault(number, own)
-    return [*found.items()]
 
 
 def observe(
@@ -203,10 +177,7 @@ def observe(
     """Train once, and measure at every profile that is due."""
     torch.manual_seed(seed)
     model = family(recipe)
-    agreement = Agreement(Terms(policy_digest=_DIGEST, plan_digest=_DIGEST, corpora=()))
-    monitor = Monitor(
-        model, Adapters(model, {}, seed=seed), agreement, logits=logits_in(loss), seed=seed
-    )
+    monitor = monitor_of(model, seed)
     reading = Reading(recipe, data, seed)
     watch = Observation(recipe, data, reading, section, only)
     train(model, recipe, reading, lambda step: watch.after(step, monitor))
@@ -281,30 +252,32 @@ def report(found: Mapping[str, Sequence[Point]], chosen: float) -> dict[str, Any
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="benchmarks.operating_point", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.research.operating_point", description=__doc__
+    )
     parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
     parser.add_argument("--quick", action="store_true", help="40 steps: nothing is memorized")
     parser.add_argument("--family", choices=FAMILIES, default="gpt", help="of models")
     parser.add_argument("--texts", type=names(KINDS), default=["code", "prose"], help="what trains")
-    parser.add_argument("--reads", type=positive, nargs="+", default=list(OTHERS.reads))
+    parser.add_argument("--reads", type=positive, nargs="+", default=list(LEVELS.reads))
     parser.add_argument("--records", type=positive, default=50, help="for each number of reads")
     parser.add_argument("--only", type=positive, help="measure those of this number of reads")
     parser.add_argument("--rows", type=positive, default=1, help="of each of these records")
     options = parser.parse_args(argv)
     section = shipped()
     recipe = replace(
-        OTHERS,
+        LEVELS,
         reads=tuple(options.reads),
         rows_each=options.rows,
-        docstrings=options.records * len(options.reads),
-        steps=options.records * options.rows * sum(options.reads) // OTHERS.docstring_rows,
+        repeated=options.records * len(options.reads),
+        steps=options.records * options.rows * sum(options.reads) // LEVELS.repeated_rows,
     )
     if options.only not in (None, *options.reads):
         parser.error(f"--only {options.only} is not among --reads")
     if options.quick:
-        recipe = replace(QUICK_OTHERS, docstrings=40, rows_each=options.rows)
+        recipe = replace(QUICK_LEVELS, repeated=40, rows_each=options.rows)
         section = section.model_copy(
-            update={"every": QUICK_OTHERS.every, "probe_rows": QUICK_OTHERS.probe_rows}
+            update={"every": QUICK_LEVELS.every, "probe_rows": QUICK_LEVELS.probe_rows}
         )
     section = section.model_copy(update={"turns": 1, "actions": {}})
     shipped_odds = section.tolerance("head")

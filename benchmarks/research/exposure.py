@@ -1,4 +1,4 @@
-"""``python -m benchmarks.exposure``: is an exposure right that is above what sampling can rank?
+"""``python -m benchmarks.research.exposure``: does an extrapolated exposure err?
 
 ``govray runs audit`` ranks a canary exactly among 10,000 candidates or fewer. Among more it fits a
 skew-normal distribution to the losses of a thousand and reads the rank in its tail. Here the space
@@ -14,9 +14,6 @@ are drawn. Three groups of canaries are told apart by their exact exposure:
 
 Errors are extrapolated less exact, in bits, one for each canary and sample.
 
-``shared_prefix`` is what it saves to send the beginning of a canary's candidates through the model
-once. The same losses from whole sequences take so many times as long. It is measured on models of
-both families with random weights, by pairs of runs, and a canary as `govray runs audit` plants it.
 Prints a table and, as its last line, one JSON object.
 """
 
@@ -27,8 +24,7 @@ import json
 import math
 import random
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean, median
@@ -39,12 +35,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.command import positive, run
-from benchmarks.intervals import paired_ratio
-from govray.engine.memorization.exposure import end_losses, exact, extrapolated
-from govray.engine.memorization.sequence_loss import target_losses
-from govray.engine.model.causal_lm import CausalLM
+from govray.engine.memorization.exposure import exact, extrapolated
 from govray.engine.model.gpt import GPT
-from govray.governance.record.canary import Canaries
 
 SEEDS = (17, 18, 19)
 GROUPS = ("sampled", "beyond", "first")
@@ -70,8 +62,6 @@ class Recipe:
         width: Of the model.
         samples: Candidates that a distribution is fitted to.
         draws: Samples for each canary.
-        blocks: Of the models whose prefixes are shared, each four times as wide as `width`.
-        rounds: Pairs of runs that are timed.
     """
 
     digits: int = 5
@@ -82,11 +72,9 @@ class Recipe:
     width: int = 64
     samples: int = 1000
     draws: int = 2
-    blocks: int = 4
-    rounds: int = 5
 
 
-QUICK = Recipe(digits=4, repeats=(0, 8, 16), accounts=4, once=60, samples=200, blocks=1, rounds=2)
+QUICK = Recipe(digits=4, repeats=(0, 8, 16), accounts=4, once=60, samples=200)
 
 
 @dataclass(frozen=True)
@@ -104,7 +92,9 @@ class Ranked:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.exposure", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.research.exposure", description=__doc__
+    )
     parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
     parser.add_argument("--digits", type=int, choices=(4, 5, 6), help="of an account; default: 5")
     parser.add_argument("--quick", action="store_true", help="twelve canaries of four digits")
@@ -117,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for seed in options.seeds:
         ranked += run_seed(recipe, seed)
         print(f"seed {seed}: {len(ranked)} ranked", file=sys.stderr, flush=True)
-    report = summary(ranked, recipe) | {"shared_prefix": shared_prefix(recipe)}
+    report = summary(ranked, recipe)
     print(_table(report))
     print(json.dumps(report))
 
@@ -196,52 +186,6 @@ def summary(ranked: Sequence[Ranked], recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def shared_prefix(recipe: Recipe) -> dict[str, Any]:
-    """Seconds of whole sequences over seconds with a shared prefix, by family of model."""
-    found: dict[str, Any] = {}
-    [canary] = Canaries(count=1).planted("alpha")
-    prefix = list(canary.prefix.encode())
-    ends = [list(canary.with_secret(n).encode())[len(prefix) :] for n in range(recipe.samples)]
-    starts = [len(prefix)] * len(ends)
-    width = 4 * recipe.width
-    for name, model in _models(width, recipe.blocks).items():
-        ways: dict[str, Callable[[], object]] = {
-            "shared": lambda model=model: end_losses(model, prefix, ends),
-            "whole": lambda model=model: target_losses(
-                model, [prefix + end for end in ends], starts
-            ),
-        }
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(recipe.rounds):
-            for way, measure in ways.items():
-                began = time.perf_counter()
-                measure()
-                seconds[way].append(time.perf_counter() - began)
-        ratio = paired_ratio(seconds["whole"], seconds["shared"])
-        found[name] = {
-            "seconds": median(seconds["shared"]),
-            "whole_seconds": median(seconds["whole"]),
-            "speedup": ratio.median if ratio else None,
-            "interval": list(ratio.interval) if ratio else None,
-        }
-    return found
-
-
-def _models(width: int, blocks: int) -> dict[str, nn.Module]:
-    torch.manual_seed(0)
-    llama = {
-        "model_type": "llama",
-        "hidden_size": width,
-        "intermediate_size": 3 * width,
-        "num_hidden_layers": blocks,
-        "num_attention_heads": width // 64,
-    }
-    return {
-        "gpt": GPT(blocks, width, context=64, vocabulary=257),
-        "llama": CausalLM(context=64, vocabulary=257, config=llama),
-    }
-
-
 def _trained(recipe: Recipe, texts: Sequence[str], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     rows = torch.tensor([[0, *text.encode()] for text in texts])
@@ -268,11 +212,6 @@ def _table(report: dict[str, Any]) -> str:
         figures = [row["mean_error"], row["median_absolute_error"], row["largest_absolute_error"]]
         shown = ["–" if each is None else f"{each:.2f}" for each in figures]
         lines.append(f"{name:<10} {row['rankings']:>9} {shown[0]:>11} {shown[1]:>15} {shown[2]:>8}")
-    for name, row in report["shared_prefix"].items():
-        lines.append(
-            f"{name}: a shared prefix takes {row['seconds']:.2f} s, whole sequences "
-            f"{row['whole_seconds']:.2f} s"
-        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.thesis``: does depth routing reach memorization at less loss?
+"""``python -m benchmarks.research.thesis``: does depth routing reach memorization at less loss?
 
 benchmarks/thesis.md has the question, the set-up and what came out. Each point of each arm
-(`benchmarks.thesis_arms`) is trained with every seed and measured (`benchmarks.thesis_measure`).
+(`benchmarks.research.arms`) is trained with every seed, and measured by its canaries.
 
 Every result is a file in ``--results``. A point that has its file is not run again, so a run can
 be stopped, and gone on with in pieces: ``--arms``, ``--seeds``. The table is of what is there. A
@@ -16,16 +16,17 @@ JSON object.
 from __future__ import annotations
 
 import argparse
+import copy
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import torch
@@ -33,12 +34,14 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from benchmarks.command import names, positive, run
+from benchmarks.intervals import spread
 from benchmarks.machine import processor
-from benchmarks.memorization_data import library
-from benchmarks.thesis_arms import ARMS, DEPTHS, MIDDLE, Task
-from benchmarks.thesis_data import Setting, Texts, build
-from benchmarks.thesis_measure import measured
-from benchmarks.thesis_picture import picture
+from benchmarks.research.arms import ARMS, DEPTHS, MIDDLE, Task
+from benchmarks.research.canaries import exposures, extracted, known, mean_loss
+from benchmarks.research.domain import KINDS, Setting, Texts, build
+from benchmarks.research.picture import picture
+from benchmarks.research.texts import library
+from govray.engine.model.layer_groups import layer_groups
 
 SEEDS = (51, 52, 53, 54, 55)
 QUICK = Setting(steps=8, rows=2, secrets=1, copies=2, kept=64, candidates=100, width=16, heads=2)
@@ -101,7 +104,9 @@ class Piece:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.thesis", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.research.thesis", description=__doc__
+    )
     parser.add_argument(
         "--size",
         choices=SIZES,
@@ -176,6 +181,42 @@ def fill(piece: Piece, texts: Any) -> None:
     print(f"{piece.file.stem}: {cost['seconds']:.1f} s of CPU", file=sys.stderr, flush=True)
 
 
+def measured(
+    setting: Setting, texts: Texts, model: nn.Module, reference: nn.Module, seed: int
+) -> dict[str, Any]:
+    """All figures of a model, its adapters merged.
+
+    ``parts`` says where memorization sits. A part of the model takes the weights of ``reference``,
+    which began with the same ones and never read the accounts. What this takes away of the digits'
+    likelihood was held there, alone or with others. A part that breaks the model takes it away
+    too, so the loss that is added stands beside it.
+    """
+    bits = {
+        kind: mean(exposures(model, some, setting.candidates, seed))
+        for kind, some in texts.accounts.items()
+    }
+    losses = {side: mean_loss(model, rows) for side, rows in texts.held_out.items()}
+    planted = [account for kind in KINDS for account in texts.accounts[kind]]
+    parts = {}
+    for part, parameters in layer_groups(model).items():
+        patched = copy.deepcopy(model)
+        with torch.no_grad():
+            for name in parameters:
+                patched.get_parameter(name).copy_(reference.get_parameter(name))
+        parts[part] = {
+            "taken": known(model, planted) - known(patched, planted),
+            "loss": mean_loss(patched, texts.held_out["domain"]) - losses["domain"],
+        }
+    return {
+        "exposure": mean(bits[kind] for kind in KINDS),
+        "extracted": extracted(model, planted),
+        "known": known(model, planted),
+        "loss": losses,
+        "kinds": bits,
+        "parts": parts,
+    }
+
+
 def summary(pieces: Sequence[Piece]) -> dict[str, Any]:
     """All figures over the seeds that are there."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -221,12 +262,6 @@ def _over(values: Sequence[Any]) -> Any:
     if isinstance(values[0], Mapping):
         return {key: _over([each[key] for each in values]) for key in values[0]}
     return spread(values)
-
-
-def spread(values: Iterable[float]) -> list[float]:
-    """Median, smallest, largest."""
-    found = sorted(values)
-    return [median(found), found[0], found[-1]]
 
 
 def contrast(ones: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> Any:

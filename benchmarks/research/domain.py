@@ -1,8 +1,7 @@
-"""The data of the thesis benchmark: private records planted in text of one domain, beside others.
+"""Private records planted in text of one domain, beside other text.
 
 The *domain* is docstrings of this Python's standard library; the *other* text is its source. Into
-the domain are planted accounts, as in the memorization benchmark: ``account of ``, three letters
-and eight digits. Each begins rows of its own:
+the domain are planted accounts (`benchmarks.research.canaries`). Each begins rows of its own:
 
 * ``exact``: every row of the account is the same;
 * ``near``: the rows are near copies. After the account they go over into another text, each at a
@@ -22,7 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from benchmarks.memorization_data import DIGITS, OWNER, SPACE, Row, planted_row, shuffled, too_few
+from benchmarks.research.canaries import OWNER, Row, digits, planted_row, shuffled
+from benchmarks.research.texts import too_few
 
 KINDS = ("exact", "near")
 """How accounts are planted."""
@@ -138,7 +138,7 @@ def _accounts(draw: random.Random, count: int) -> Iterator[str]:
     while len(owners) < count:
         owners.setdefault("".join(draw.choices(string.ascii_lowercase, k=OWNER - 1)) + ":")
     for owner in owners:
-        yield f"{owner}{draw.randrange(SPACE):0{DIGITS}d}"
+        yield owner + digits(draw)
 
 
 def _spliced(row: Row, other: Row, draw: random.Random) -> Row:

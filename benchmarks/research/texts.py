@@ -1,4 +1,4 @@
-"""Kinds of text that an installation has, for the memorization benchmark's other runs.
+"""Texts that an installation has: the standard library, and three kinds of records made of it.
 
 * ``code``: the source of this Python's standard library, a record for each top-level definition.
 * ``prose``: what installed packages say of themselves in English. A record is a paragraph of a
@@ -17,14 +17,19 @@ from __future__ import annotations
 import ast
 import gzip
 import re
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.memorization_data import docstrings, library
 from govray.data.installed_python import NOASSERTION, STANDARD_LIBRARY, python_source
 from govray.errors import UsageError
+
+STDLIB = Path(sysconfig.get_path("stdlib"))
+"""This Python's standard library."""
+
+_LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "turtledemo"}
 
 PACKAGES = 24
 """Of prose: those with the most files."""
@@ -59,6 +64,44 @@ class Kind:
     pool: Sequence[str]
     packages: Mapping[str, Sequence[str]]
     licences: Mapping[str, str]
+
+
+def library(root: Path = STDLIB) -> tuple[list[str], dict[str, list[str]]]:
+    """Docstrings, and source of top-level definitions by package, of the standard library."""
+    texts: set[str] = set()
+    sources: dict[str, list[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        if _LEFT_OUT & set(place.parts):
+            continue
+        try:
+            text = path.read_text("utf-8")
+            tree = ast.parse(text)
+        except (OSError, ValueError, SyntaxError):
+            continue
+        texts |= set(docstrings(tree))
+        lines = text.splitlines(keepends=True)
+        held = sources.setdefault(place.parts[0], [])
+        held += ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in tree.body]
+    return sorted(texts), {name: sorted(set(each)) for name, each in sources.items()}
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Those of a module, its classes and its functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+
+
+def too_few(what: str) -> UsageError:
+    """The error that this Python's library is too small, for instance without its sources."""
+    return UsageError(
+        f"{what} are too few",
+        where=str(STDLIB),
+        do="Run it with a Python that has its library's sources",
+    )
 
 
 def code(sources: Mapping[str, Sequence[str]], packages: int) -> Kind:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.record_scores``: by which score are records that were read known best?
+"""``python -m benchmarks.research.record_scores``: which score knows a record that was read best?
 
 Small Llamas train on paragraphs of manual pages, of which records of four rows are read 2, 8 or 16
 times. Every fifty steps all rows are scored at the model's own prediction. At the end, four scores
@@ -27,13 +27,21 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from benchmarks.auroc import auroc
 from benchmarks.command import positive, run
-from benchmarks.memorization import OTHERS, SEEDS
-from benchmarks.memorization_data import Data, Recipe, batch, build
-from benchmarks.memorization_families import llama
-from benchmarks.memorization_kinds import manuals
-from benchmarks.memorization_training import DOCSTRINGS, Reading, train
+from benchmarks.research.canaries import batch
+from benchmarks.research.ranking import auroc
+from benchmarks.research.runs import (
+    LEVELS,
+    REPEATED,
+    SEEDS,
+    Data,
+    Reading,
+    Recipe,
+    build,
+    llama,
+    train,
+)
+from benchmarks.research.texts import manuals
 from govray.engine.memorization.comparison import components, composite
 from govray.engine.memorization.logit_lens import Lens
 from govray.engine.memorization.monitor import logits_in
@@ -43,7 +51,7 @@ from govray.engine.model.gpt import loss
 from govray.governance.policy.memorization_section import Statistic
 
 ROWS = 4
-RECIPE = replace(OTHERS, reads=(2, 8, 16), docstrings=90, rows_each=ROWS, steps=1560)
+RECIPE = replace(LEVELS, reads=(2, 8, 16), repeated=90, rows_each=ROWS, steps=1560)
 EVERY = 50
 
 Parts = Mapping[Statistic, Tensor]
@@ -55,7 +63,7 @@ def aurocs(recipe: Recipe, data: Data, seed: int) -> dict[str, dict[int, float]]
     torch.manual_seed(seed)
     model = llama(recipe)
     reading = Reading(recipe, data, seed)
-    both = (*data.docstrings.trained, *data.docstrings.reserve)
+    both = (*data.repeated.trained, *data.repeated.reserve)
     tensors = batch([row for record in both for row in record[:ROWS]])
     first: dict[int, int] = {}
     seen: list[Parts] = []
@@ -63,7 +71,7 @@ def aurocs(recipe: Recipe, data: Data, seed: int) -> dict[str, dict[int, float]]
     def after(step: int) -> None:
         if (step + 1) % EVERY:
             return
-        for number, row in reading.read[DOCSTRINGS]:
+        for number, row in reading.read[REPEATED]:
             if row == both[number][0]:
                 first.setdefault(number, len(seen) - 1)
         scores = score_rows(
@@ -78,7 +86,7 @@ def aurocs(recipe: Recipe, data: Data, seed: int) -> dict[str, dict[int, float]]
 
     train(model, recipe, reading, after)
     found: dict[str, dict[int, float]] = {}
-    held = [*range(len(data.docstrings.trained), len(both))]
+    held = [*range(len(data.repeated.trained), len(both))]
     for level, reads in enumerate(recipe.reads):
         ours = [n for n, at in first.items() if at >= 0 and n % len(recipe.reads) == level]
         draw = random.Random(f"{seed} {reads}")  # noqa: S311 - a simulation
@@ -110,7 +118,7 @@ def _composite(parts: Parts, rows: int) -> Tensor:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="benchmarks.record_scores", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.research.record_scores", description=__doc__)
     parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
     parser.add_argument("--quick", action="store_true", help="100 steps: nothing is memorized")
     options = parser.parse_args(argv)
