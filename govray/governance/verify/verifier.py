@@ -203,7 +203,7 @@ def verify(
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
-    The steps are those of `STEPS` (``steps.py``), each with what has to hold.
+    The steps are those of `STEPS` (``steps.py``).
 
     Args:
         path: A model folder or a file in one; links and ``..`` are followed first.
