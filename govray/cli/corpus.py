@@ -73,7 +73,7 @@ def build(
     """Hash the records of SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
     from govray.data.sources.objects import find
-    from govray.data.sources.quarantine import RecordFilter, one_corpus
+    from govray.data.sources.quarantine import one_corpus
 
     languages: set[str] = set()
 
@@ -95,14 +95,16 @@ def build(
         _check_known(license)
     credential(corpus.Built(out_folder / name, name, _NO_DIGEST, 1, 0, _NO_DIGEST))
     found = find(source, made_of.format)
-    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=made_of.only_split)
+    reading = made_of.reading(on_flaw)
+    selection = reading.filter()
     if made_of.parallel:
-        with made_of.several(selection) as reading:
+        with made_of.several():
             from govray.data.sources import parallel_split
 
-            built = parallel_split.build(out_folder, name, found, reading, selection, languages)
+            [made] = parallel_split.split(out_folder, name, found, reading, None, selection)
+        built, languages = made.built, made.languages
     else:
-        records = one_corpus(made_of.records(found, selection), languages)
+        records = one_corpus(made_of.records(found, reading, selection), languages)
         built = corpus.build(out_folder, name, records)
     stated = credential(built)
     path = built.folder / SOURCE
@@ -177,7 +179,6 @@ def split(
     """
     from govray.data import corpus
     from govray.data.sources.objects import find
-    from govray.data.sources.quarantine import RecordFilter
     from govray.data.sources.split import corpus_name, count_terms
     from govray.data.sources.split import split as split_source
     from govray.data.sources.terms import RecordTerms, TermsReader
@@ -220,10 +221,11 @@ def split(
     corpus.check_name(name)
     made_of.stated(set())
     found = find(source, made_of.format)
-    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=made_of.only_split)
+    reading = made_of.reading(on_flaw)
+    selection = reading.filter()
     told: list[dict[str, Any]] = []
     if dry_run:
-        records = made_of.records(found, selection)
+        records = made_of.records(found, reading, selection)
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
             target = corpus_name(name, each, terms.defaults)
             built = corpus.Built(out_folder / target, target, _NO_DIGEST, count, size, _NO_DIGEST)
@@ -231,18 +233,19 @@ def split(
         kept_out = _kept_out(selection, made_of.scan)
     else:
         if made_of.parallel:
-            with made_of.several(selection) as reading:
+            with made_of.several():
                 from govray.data.sources import parallel_split
 
                 corpora = parallel_split.split(
                     out_folder, name, found, reading, terms, selection, check=check
                 )
         else:
-            records = made_of.records(found, selection)
+            records = made_of.records(found, reading, selection)
             corpora = split_source(
                 out_folder, name, records, terms, selection.quarantine, check=check
             )
         for made in corpora:
+            assert made.terms is not None
             stated = credential(made.built, made.terms, made.languages)
             path = made.folder / SOURCE
             user_files.write(path, _yaml(stated))

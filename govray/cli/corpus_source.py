@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from govray.data.opt_outs.snapshot import OptOutFilter, OptOuts
     from govray.data.sources.columns import ColumnMapping
     from govray.data.sources.objects import RecordSource
-    from govray.data.sources.parallel_split import Reading
     from govray.data.sources.quarantine import RecordFilter
+    from govray.data.sources.reader import Reading
     from govray.data.sources.record import SourceRecord
     from govray.governance.formats.document import Document
     from govray.governance.formats.row_schema import RowSchema
@@ -331,19 +331,24 @@ class CorpusSource:
             "pii_scan": _fields(self.scan),
         }
 
-    def records(self, found: RecordSource, selection: RecordFilter) -> Iterator[SourceRecord]:
-        """The records of a source, without those that are reserved or that a scan found."""
-        from govray.data.sources import reader
+    def reading(self, on_flaw: OnFlaw) -> Reading:
+        """How the source is read."""
+        from govray.data.sources.reader import Reading
 
-        read = reader.read(
-            found,
+        return Reading(
             self.columns,
-            limit=self.max_record_bytes,
-            normalisation=self.normalisation,
-            schema=self.schema,
-            seen=selection.columns,
+            self.max_record_bytes,
+            self.normalisation,
+            self.schema,
+            on_flaw == "refuse",
+            self.only_split,
         )
-        taken = selection.of(read)
+
+    def records(
+        self, found: RecordSource, reading: Reading, selection: RecordFilter
+    ) -> Iterator[SourceRecord]:
+        """The records of a source, without those that are reserved or that a scan found."""
+        taken = reading.records(found, selection)
         if self.lookup is not None:
             from govray.data.opt_outs.snapshot import OptOutFilter
 
@@ -358,26 +363,18 @@ class CorpusSource:
         return taken
 
     @contextmanager
-    def several(self, selection: RecordFilter) -> Iterator[Reading]:
-        """How each of several processes reads, as long as the context lasts."""
+    def several(self) -> Iterator[None]:
+        """A cluster whose processes read, as long as the context lasts."""
         for given, what in (
             (self.lookup, "opt-outs are looked up in one process"),
             (self.scan, "a scan for personal data reads in order, in processes of its own"),
         ):
             if given is not None:
                 raise UsageError(what, where="--parallel", do="Leave one of the two out.")
-        from govray.data.sources.parallel_split import Reading
         from govray.train.driver.ray_cluster import ray_running
 
         with ray_running():
-            yield Reading(
-                self.columns,
-                self.max_record_bytes,
-                self.normalisation,
-                self.schema,
-                selection.refuse_flaws,
-                self.only_split,
-            )
+            yield
 
 
 def _fields(stated: Document | None) -> dict[str, Any] | None:

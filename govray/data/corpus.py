@@ -138,8 +138,8 @@ class PartsWriter:
     ``count`` records came so far; ``pending`` bytes of them are not yet written. ``files`` are the
     parts so far.
 
-    With ``leaves`` it writes some parts of a corpus that another process puts together (`adopt`).
-    That one has the secret's file and the root.
+    With ``leaves`` it writes some parts of a corpus that another process puts together. That one
+    has the secret's file and the root.
     """
 
     def __init__(
@@ -152,6 +152,7 @@ class PartsWriter:
         self.files: list[Path] = []
         self._names: list[str] = []
         self._contents: list[bytes] = []
+        self._first: str | None = None
         self._previous: str | None = None
         self._bytes = self.pending = 0
 
@@ -168,6 +169,7 @@ class PartsWriter:
         self._root.add_hash(record_commitment.entry(record, self._secret))
         self._names.append(name)
         self._contents.append(content)
+        self._first = name if self._first is None else self._first
         self._previous = name
         self.pending += len(content)
         self._bytes += len(content)
@@ -181,23 +183,18 @@ class PartsWriter:
         self._names, self._contents = [], []
         self.pending = 0
 
-    def adopt(self, files: Sequence[Path], leaves: bytes, first: str, last: str, size: int) -> None:
-        """Take parts that another writer made, behind those that are there.
-
-        Args:
-            files: The parts, on the same file system; they are moved.
-            leaves: Hashes of their records' leaves, 32 bytes each.
-
-        Raises:
-            UsageError: Their records do not come behind.
-        """
-        _check_record(self._corpus, self._previous, first, b"")
-        for file in files:
+    def adopt(self, parts: PartsWriter) -> None:
+        """Take the parts of a writer with ``leaves``, behind those that are there; they are moved.
+        Raises ``UsageError``: their records do not come behind."""
+        assert isinstance(parts._root, Leaves)
+        _check_record(self._corpus, self._previous, parts._first or "", b"")
+        for file in parts.files:
             file.rename(self._following())
-        for start in range(0, len(leaves), 32):
-            self._root.add_hash(leaves[start : start + 32])
-        self._previous = last
-        self._bytes += size
+        hashes = bytes(parts._root.hashes)
+        for start in range(0, len(hashes), 32):
+            self._root.add_hash(hashes[start : start + 32])
+        self._previous = parts._previous
+        self._bytes += parts._bytes
 
     def _following(self) -> Path:
         """The next part's file."""

@@ -11,12 +11,14 @@ record is a `Flaw`, and reading goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from govray.data.corpus import MAX_RECORD_BYTES, disk_errors
 from govray.data.sources import json_reader
 from govray.data.sources.columns import TERMS, ColumnMapping, ColumnsSeen
 from govray.data.sources.objects import RecordSource, SourceObject
+from govray.data.sources.quarantine import RecordFilter
 from govray.data.sources.record import Flaw, SourceRecord, normalise, place, record_of
 from govray.data.tables.table_reader import Raw, Table
 from govray.errors import UsageError
@@ -25,6 +27,37 @@ from govray.governance.policy.credential import Normalisation
 
 ROW_LIMIT = 16 * 1024 * 1024
 """Bytes of a row's text unless the user says otherwise; for a file it is what a corpus holds."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How every object of a source is read, as for `read` and `RecordFilter`."""
+
+    columns: ColumnMapping
+    limit: int | None = None
+    normalisation: Sequence[Normalisation] = ()
+    schema: RowSchema | None = None
+    refuse_flaws: bool = False
+    only_split: str | None = None
+
+    def filter(self) -> RecordFilter:
+        """What is to take the records, and count the others."""
+        return RecordFilter(refuse_flaws=self.refuse_flaws, only_split=self.only_split)
+
+    def records(
+        self, source: RecordSource, selection: RecordFilter, *, whole: bool = True
+    ) -> Iterator[SourceRecord]:
+        """The records that are taken. Raises as `read`, and as `RecordFilter.of`."""
+        found = read(
+            source,
+            self.columns,
+            limit=self.limit,
+            normalisation=self.normalisation,
+            schema=self.schema,
+            seen=selection.columns,
+            whole=whole,
+        )
+        return selection.of(found)
 
 
 def read(

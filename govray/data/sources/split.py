@@ -16,7 +16,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from govray.data.corpus import Built, PartsWriter, check_name, check_vacant, disk_errors, new_secret
@@ -34,9 +34,10 @@ _MOST_NAME = 100  # characters of a corpus's name before it is shortened
 
 @dataclass
 class SplitCorpus:
-    """One corpus of a split: what was written, under which terms, in which languages."""
+    """One corpus of a split: what was written, under which terms, in which languages.
+    ``terms``: None where all records of a source are to be one corpus."""
 
-    terms: RecordTerms
+    terms: RecordTerms | None
     parts: PartsWriter
     folder: Path
     languages: set[str] = field(default_factory=set)
@@ -46,6 +47,53 @@ class SplitCorpus:
         return self.parts.built(self.folder)
 
 
+Check = Callable[[str, RecordTerms], object]
+"""Called with name and terms of each corpus before its first record is written."""
+
+
+@dataclass
+class NewCorpora:
+    """Corpora that appear together below ``out``, when ``staged`` ends without an exception.
+
+    Attributes:
+        name: What their names begin with.
+        defaults: What the terms of most records are (`TermsReader.defaults`).
+    """
+
+    out: Path
+    name: str
+    defaults: Mapping[str, str]
+    check: Check
+    staged: ExitStack
+    corpora: dict[RecordTerms | None, SplitCorpus] = field(default_factory=dict)
+
+    def begin(self, terms: RecordTerms | None, secret: bytes) -> SplitCorpus:
+        """The corpus of these terms, which is the first of them."""
+        target = self.out / self.name
+        if terms is not None:
+            if len(self.corpora) == MOST_CORPORA:
+                raise UsageError(
+                    f"more than {MOST_CORPORA} combinations of licence, jurisdiction and "
+                    "sensitivity",
+                    where=self.name,
+                    do="Check the columns, or give one value for several words in --values.",
+                )
+            target = self.out / corpus_name(self.name, terms, self.defaults)
+            self.check(target.name, terms)
+        check_vacant(target)
+        folder = self.staged.enter_context(staged_folder(target))
+        made = SplitCorpus(terms, PartsWriter(folder, target.name, secret), target)
+        self.corpora[terms] = made
+        return made
+
+    def sorted(self, quarantine: Quarantine) -> tuple[SplitCorpus, ...]:
+        """All of them, by terms. Raises ``UsageError``: no record is left."""
+        if not self.corpora:
+            raise nothing_left(self.name, quarantine)
+        made = self.corpora.values()
+        return tuple(sorted(made, key=lambda each: astuple(each.terms) if each.terms else ()))
+
+
 def split(
     out: Path,
     name: str,
@@ -53,46 +101,49 @@ def split(
     terms: TermsReader,
     quarantine: Quarantine,
     *,
-    check: Callable[[str, RecordTerms], object] = lambda corpus, terms: None,
+    check: Check = lambda corpus, terms: None,
 ) -> tuple[SplitCorpus, ...]:
     """Write the corpora below ``out``, sorted by terms.
 
     Args:
         name: What their names begin with.
         records: In ascending order of names.
-        check: Called with name and terms of each corpus before its first record is written.
 
     Raises:
         UsageError: A name is bad or taken, no record is left, or there are more than 400
             combinations. The disk refuses, or ``check`` does.
     """
     check_name(name)
-    corpora: dict[RecordTerms, SplitCorpus] = {}
-    pending = 0
     with ExitStack() as staged, disk_errors(out):
-        for record, found in clear(records, terms, quarantine):
-            if (corpus := corpora.get(found)) is None:
-                check_count(len(corpora), name)
-                target = out / corpus_name(name, found, terms.defaults)
-                check(target.name, found)
-                check_vacant(target)
-                folder = staged.enter_context(staged_folder(target))
-                parts = PartsWriter(folder, target.name, new_secret())
-                corpus = SplitCorpus(found, parts, target)
-                corpora[found] = corpus
-            before = corpus.parts.pending
-            corpus.parts.add(record.name, record.content)
-            corpus.languages.update(record.stated.get("language", ()))
-            pending += corpus.parts.pending - before
-            if pending > PENDING_BYTES:
-                largest = max(corpora.values(), key=lambda each: each.parts.pending)
-                pending -= largest.parts.pending
-                largest.parts.flush()
-        if not corpora:
-            raise nothing_left(name, quarantine)
-        for corpus in corpora.values():
-            corpus.parts.flush()
-    return tuple(corpora[each] for each in sorted(corpora))
+        new = NewCorpora(out, name, terms.defaults, check, staged)
+        write_records(
+            clear(records, terms, quarantine), lambda found: new.begin(found, new_secret())
+        )
+        return new.sorted(quarantine)
+
+
+def write_records(
+    records: Iterable[tuple[SourceRecord, RecordTerms | None]],
+    begin: Callable[[RecordTerms | None], SplitCorpus],
+) -> dict[RecordTerms | None, SplitCorpus]:
+    """Write each record into the corpus of its terms, which ``begin`` makes.
+    What is pending of all of them is bounded."""
+    corpora: dict[RecordTerms | None, SplitCorpus] = {}
+    pending = 0
+    for record, terms in records:
+        if (corpus := corpora.get(terms)) is None:
+            corpus = corpora[terms] = begin(terms)
+        before = corpus.parts.pending
+        corpus.parts.add(record.name, record.content)
+        corpus.languages.update(record.stated.get("language", ()))
+        pending += corpus.parts.pending - before
+        if pending > PENDING_BYTES:
+            largest = max(corpora.values(), key=lambda each: each.parts.pending)
+            pending -= largest.parts.pending
+            largest.parts.flush()
+    for corpus in corpora.values():
+        corpus.parts.flush()
+    return corpora
 
 
 def count_terms(
@@ -130,16 +181,6 @@ def corpus_name(name: str, terms: RecordTerms, defaults: Mapping[str, str]) -> s
     others = [("jurisdiction", terms.jurisdiction), ("sensitivity", terms.sensitivity)]
     told = [value for attribute, value in others if value != defaults.get(attribute)]
     return "_".join([name, license, *told])
-
-
-def check_count(corpora: int, name: str) -> None:
-    """Raise ``UsageError`` if a split that has so many corpora can have no further one."""
-    if corpora == MOST_CORPORA:
-        raise UsageError(
-            f"more than {MOST_CORPORA} combinations of licence, jurisdiction and sensitivity",
-            where=name,
-            do="Check the columns, or give one value for several words in --values.",
-        )
 
 
 def nothing_left(name: str, quarantine: Quarantine) -> UsageError:

@@ -13,12 +13,13 @@ import pytest
 
 from govray.data import corpus
 from govray.data.corpus import Built, verify_corpus
-from govray.data.sources import parallel_split, quarantine, reader
+from govray.data.sources import parallel_split, quarantine
 from govray.data.sources import split as serial_split
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import find
-from govray.data.sources.parallel_split import Reading, secret_of
-from govray.data.sources.quarantine import RecordFilter, one_corpus
+from govray.data.sources.parallel_split import secret_of
+from govray.data.sources.quarantine import one_corpus
+from govray.data.sources.reader import Reading
 from govray.data.sources.terms import TermsReader
 from govray.errors import GovrayError
 from tests.support.source_files import FORMATS
@@ -50,14 +51,13 @@ def source_of(folder: Path, name: str = "rows.jsonl.gz", count: int = 6) -> Path
 def build(folder: Path, source: Path, reading: Reading, *, several: bool) -> Built | str:
     """A corpus with its languages; of an error its text."""
     found, languages = find(str(source)), set[str]()
-    selection = RecordFilter(refuse_flaws=reading.refuse_flaws, only_split=reading.only_split)
+    selection = reading.filter()
     try:
         if several:
-            return parallel_split.build(folder, "c", found, reading, selection, languages)
-        read = reader.read(
-            found, reading.columns, limit=reading.limit, normalisation=reading.normalisation
-        )
-        return corpus.build(folder, "c", one_corpus(selection.of(read), languages))
+            [made] = parallel_split.split(folder, "c", found, reading, None, selection)
+            return made.built
+        records = reading.records(found, selection)
+        return corpus.build(folder, "c", one_corpus(records, languages))
     except GovrayError as error:
         return str(error)
 
@@ -126,14 +126,13 @@ def test_a_split_of_several_is_that_of_one(tmp_path: Path) -> None:
         ]
         (tmp_path / "in" / f"{number}.jsonl").write_text("\n".join(lines))
     terms = TermsReader({"jurisdiction": "ZZ", "sensitivity": "public"}, {}, None)
-    one, many = RecordFilter(), RecordFilter()
+    reading = Reading(ColumnMapping())
+    one, many = reading.filter(), reading.filter()
     found = find(str(tmp_path / "in"))
     expected = serial_split.split(
-        tmp_path / "one", "s", one.of(reader.read(found)), terms, one.quarantine
+        tmp_path / "one", "s", reading.records(found, one), terms, one.quarantine
     )
-    made = parallel_split.split(
-        tmp_path / "many", "s", found, Reading(ColumnMapping()), terms, many
-    )
+    made = parallel_split.split(tmp_path / "many", "s", found, reading, terms, many)
     assert [each.terms for each in made] == [each.terms for each in expected]
     for own, other in zip(made, expected, strict=True):
         assert own.built.name == other.built.name
