@@ -16,7 +16,7 @@ from typing import Self
 
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.coverage import Coverage
-from govray.governance.attestation.model_attestation import AdmittedCorpus, Attestation, GroupTaint
+from govray.governance.attestation.model_attestation import Attestation, GroupTaint
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
@@ -58,17 +58,14 @@ class CorpusFacts:
         tokens: Loss targets that steps read of it, by whatever route.
         levels: Layer group → level of exclusion, of the groups that no route reaches.
         closed: Layer group → the half-open ranges of steps in which a phase kept it out.
-        replayed_by: Who replayed the run without it and got the same files.
     """
 
     credential: Credential
     digest: str
-    admitted: AdmittedCorpus
     coverage: tuple[Coverage, ...]
     tokens: int
     levels: Mapping[str, int]
     closed: Mapping[str, tuple[tuple[int, int], ...]]
-    replayed_by: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -121,7 +118,6 @@ class VerifiedFacts:
         envelope: The attestation's own, with a signature by each of ``keys`` and no other.
         keys: The operator's that signed, as the trust root has them.
         files: All verified files, sorted by name, the attestation's own among them.
-        uncovered: Files of the folder that no digest covers.
         depth: How much was read of the records: ``summary``, ``sample`` or ``full``.
         corpora: The admitted corpora, sorted by name.
         gates: Which of them the run left out or sent elsewhere, from which step on.
@@ -133,7 +129,6 @@ class VerifiedFacts:
     envelope: Envelope
     keys: tuple[PublicKey, ...]
     files: tuple[FileFacts, ...]
-    uncovered: tuple[str, ...]
     config: Mapping[str, canonical_json.JSON]
     signer: str
     trust_root: str
@@ -181,7 +176,6 @@ class VerifiedFacts:
                 FileFacts(name, digest.removeprefix("sha256:"))
                 for name, digest in sorted(digests.items())
             ),
-            uncovered=model.uncovered,
             config=parsed if isinstance(parsed, dict) else {},
             signer=model.signer,
             trust_root=f"{model.trust_root.root.name} v{model.trust_root.root.version}",
@@ -267,19 +261,18 @@ def _corpora(model: VerifiedModel) -> tuple[CorpusFacts, ...]:
     tokens: Counter[str] = Counter()
     for leaf in model.ledger.steps:
         tokens.update({corpus: use.targets for corpus, use in leaf.corpora.items()})
-    return tuple(_corpus(model, each, tokens[each.corpus]) for each in model.attestation.corpora)
+    names = [each.corpus for each in model.attestation.corpora]
+    return tuple(_corpus(model, name, tokens[name]) for name in names)
 
 
-def _corpus(model: VerifiedModel, admitted: AdmittedCorpus, tokens: int) -> CorpusFacts:
-    attestation, name = model.attestation, admitted.corpus
+def _corpus(model: VerifiedModel, name: str, tokens: int) -> CorpusFacts:
+    attestation = model.attestation
     verified = model.credentials[name]
     return CorpusFacts(
         credential=verified.document,
         digest=verified.digest,
-        admitted=admitted,
         coverage=tuple(row for row in attestation.coverage if row.corpus == name),
         tokens=tokens,
         levels=attestation.levels.get(name, {}),
         closed=(attestation.phase_exclusions or {}).get(name, {}),
-        replayed_by=tuple(sorted(each.party for each in model.replayed_by.get(name, ()))),
     )
