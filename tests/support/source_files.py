@@ -1,4 +1,4 @@
-"""One source in every format that `govray corpus build` reads."""
+"""Sources in every format that `govray corpus build` reads, and what is read of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+
+from govray.data.sources import reader
+from govray.data.sources.columns import ColumnMapping
+from govray.data.sources.objects import Format, find
+from govray.data.sources.record import Flaw, SourceRecord
+from govray.governance.formats.row_schema import RowSchema
 
 ROWS = [
     {"text": "one", "id": "a", "license": "MIT"},
@@ -23,8 +29,49 @@ ROWS = [
 TABLE = pa.Table.from_pylist(ROWS)
 
 
-def jsonl(path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+def read(
+    source: Path,
+    *columns: str,
+    format: Format | None = None,
+    schema: RowSchema | None = None,
+    **options: Any,
+) -> list[SourceRecord | Flaw]:
+    mapping = ColumnMapping.parse(columns, schema.run_kind if schema else "text")
+    return list(reader.read(find(str(source), format), mapping, schema=schema, **options))
+
+
+def records(source: Path, *columns: str, **options: Any) -> list[SourceRecord]:
+    """The same of a source without flaws."""
+    found = read(source, *columns, **options)
+    assert not [each for each in found if isinstance(each, Flaw)], found
+    return [each for each in found if isinstance(each, SourceRecord)]
+
+
+def flaws(source: Path, *columns: str, **options: Any) -> list[tuple[str, str]]:
+    """Where each flaw is, and what."""
+    found = read(source, *columns, **options)
+    return [(each.where, each.what) for each in found if isinstance(each, Flaw)]
+
+
+def write(path: Path, columns: Mapping[str, Any], *, at_once: int | None = None) -> Path:
+    """A table in the format that the suffix names, so many rows of Parquet and Arrow together."""
+    table = pa.table(dict(columns))
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(table, path, row_group_size=at_once)
+        case ".csv":
+            pyarrow.csv.write_csv(table, path)
+        case ".jsonl":
+            jsonl(path, table.to_pylist())
+        case _:
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=at_once)
+    return path
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def zipped(path: Path) -> None:

@@ -14,20 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from govray.data.sources import reader
-from govray.data.sources.columns import ColumnMapping
-from govray.data.sources.objects import find
 from govray.data.sources.record import Flaw, SourceRecord
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import CHAT, RowSchema
+from tests.support.source_files import read
 
 GOOD = json.dumps({"text": "good", "messages": [{"role": "user", "content": "good"}]})
-
-
-def read(path: Path, schema: RowSchema | None = None) -> list[SourceRecord | Flaw]:
-    columns = ColumnMapping(rows=schema.run_kind if schema else "text")
-    objects = reader.read(find(str(path)), columns, schema=schema, whole=False)
-    return list(objects)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +35,7 @@ def test_a_row_that_no_reader_can_hold_is_one_flaw(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{row}\n{GOOD}\n")
-    flaw, record = read(path, schema)
+    flaw, record = read(path, schema=schema)
     assert isinstance(flaw, Flaw)
     assert says in flaw.what
     assert isinstance(record, SourceRecord)
@@ -62,7 +54,7 @@ def test_a_message_of_a_table_that_is_not_utf8_is_one_flaw(tmp_path: Path) -> No
     messages = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), struct)
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"messages": messages}), path)
-    flaw, record = read(path, CHAT)
+    flaw, record = read(path, schema=CHAT)
     assert isinstance(flaw, Flaw)
     assert flaw.what == "text of the messages is not UTF-8"
     assert isinstance(record, SourceRecord)

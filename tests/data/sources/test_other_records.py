@@ -7,66 +7,53 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from govray.data.rows import chat, tensor_record
-from govray.data.sources import reader
-from govray.data.sources.columns import ColumnMapping
-from govray.data.sources.objects import find
-from govray.data.sources.record import Flaw, SourceRecord
+from govray.data.sources.record import SourceRecord
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
+from tests.support.source_files import flaws, jsonl, read, records, write
 
 IMAGES = image_schema((1, 2, 2), 10)
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
-def read(path: Path, schema: RowSchema, *columns: str) -> list[SourceRecord | Flaw]:
-    mapping = ColumnMapping.parse(columns, schema.run_kind)
-    return list(reader.read(find(str(path), None), mapping, schema=schema))
+def contents(path: Path, schema: RowSchema, *columns: str) -> list[bytes]:
+    return [each.content for each in records(path, *columns, schema=schema)]
 
 
-def records(found: list[SourceRecord | Flaw]) -> list[bytes]:
-    assert all(isinstance(each, SourceRecord) for each in found), found
-    return [each.content for each in found if isinstance(each, SourceRecord)]
-
-
-def flaws(found: list[SourceRecord | Flaw]) -> list[str]:
-    return [f"{each.where}: {each.what}" for each in found if isinstance(each, Flaw)]
+def told(path: Path, schema: RowSchema) -> list[str]:
+    return [": ".join(each) for each in flaws(path, schema=schema)]
 
 
 def parquet(path: Path, **columns: Any) -> Path:
-    pq.write_table(pa.table(columns), path / "source.parquet")
-    return path / "source.parquet"
+    return write(path / "source.parquet", columns)
 
 
-def jsonl(path: Path, *rows: Any) -> Path:
-    (path / "source.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path / "source.jsonl"
+def rows_of(path: Path, *rows: Any) -> Path:
+    return jsonl(path / "source.jsonl", list(rows))
 
 
 def test_conversations_come_from_lists_and_from_json_text(tmp_path: Path) -> None:
     expected = [chat.encode(TALK)]
-    assert records(read(parquet(tmp_path, messages=[TALK]), CHAT)) == expected
-    assert records(read(parquet(tmp_path, messages=[json.dumps(TALK)]), CHAT)) == expected
-    assert records(read(jsonl(tmp_path, {"messages": TALK}), CHAT)) == expected
-    turns = jsonl(tmp_path, {"turns": TALK, "id": "x", "language": "en"})
-    [found] = read(turns, CHAT, "messages=turns")
-    assert isinstance(found, SourceRecord)
+    assert contents(parquet(tmp_path, messages=[TALK]), CHAT) == expected
+    assert contents(parquet(tmp_path, messages=[json.dumps(TALK)]), CHAT) == expected
+    assert contents(rows_of(tmp_path, {"messages": TALK}), CHAT) == expected
+    turns = rows_of(tmp_path, {"turns": TALK, "id": "x", "language": "en"})
+    [found] = records(turns, "messages=turns", schema=CHAT)
     assert found.name.endswith(" x")
     assert found.stated == {"language": ("en",)}
     (tmp_path / "source.jsonl").unlink()
     (tmp_path / "source.parquet").unlink()
     text = json.dumps(TALK).replace('"', '""')
     (tmp_path / "source.csv").write_text(f'messages\n"{text}"\n')
-    assert records(read(tmp_path / "source.csv", CHAT)) == expected
+    assert contents(tmp_path / "source.csv", CHAT) == expected
 
 
 def test_flaws_of_conversations_name_the_row(tmp_path: Path) -> None:
     rows = [{"messages": TALK}, {"messages": None}, {"text": "x"}, {"messages": [{"role": "user"}]}]
-    assert flaws(read(jsonl(tmp_path, *rows), CHAT)) == [
+    assert told(rows_of(tmp_path, *rows), CHAT) == [
         "source.jsonl, row 2: there are no messages",
         "source.jsonl, row 3: there are no messages",
         "source.jsonl, row 4: message 1 has no content, or one that is no text",
@@ -85,22 +72,22 @@ def test_what_belongs_to_a_conversation_and_is_not_trained_on_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     beside, alone = {"messages": TALK, name: UNTRAINED[name]}, {name: UNTRAINED[name]}
-    told = f"source.jsonl, row 1: it has '{name}': "
+    said = f"source.jsonl, row 1: it has '{name}': "
     for row in (beside, alone):
-        [found] = flaws(read(jsonl(tmp_path, row), CHAT))
-        assert found.startswith(told)
+        [found] = told(rows_of(tmp_path, row), CHAT)
+        assert found.startswith(said)
     (tmp_path / "source.jsonl").unlink()
-    [found] = flaws(read(parquet(tmp_path, **{each: [beside[each]] for each in beside}), CHAT))
+    [found] = told(parquet(tmp_path, **{each: [beside[each]] for each in beside}), CHAT)
     assert f"it has '{name}': " in found
     with pytest.raises(Malformed, match=f"source.parquet: it has '{name}': "):
-        read(parquet(tmp_path, **{name: [UNTRAINED[name]]}), CHAT)
+        read(parquet(tmp_path, **{name: [UNTRAINED[name]]}), schema=CHAT)
     (tmp_path / "source.parquet").unlink()
     # No value states nothing, and who leaves the column out has said so.
     for value in (None, [], "[]", ""):
-        assert records(read(jsonl(tmp_path, {"messages": TALK, name: value}), CHAT))
-    assert records(read(jsonl(tmp_path, beside), CHAT, f"{name}=")) == [chat.encode(TALK)]
-    turns = jsonl(tmp_path, {name: TALK})
-    assert records(read(turns, CHAT, f"messages={name}")) == [chat.encode(TALK)]
+        assert contents(rows_of(tmp_path, {"messages": TALK, name: value}), CHAT)
+    assert contents(rows_of(tmp_path, beside), CHAT, f"{name}=") == [chat.encode(TALK)]
+    turns = rows_of(tmp_path, {name: TALK})
+    assert contents(turns, CHAT, f"messages={name}") == [chat.encode(TALK)]
 
 
 def image(label: int = 3) -> bytes:
@@ -116,12 +103,12 @@ def test_flaws_of_images_name_the_row(tmp_path: Path) -> None:
         {"image": [[0, 1], [2]]}, {"label": 10}, {"label": -1}, {"label": "3"}, {"label": True},
         {"label": None}, {"label": 1 << 70},
     ]  # fmt: skip
-    found = read(jsonl(tmp_path, good, *(good | each for each in bad)), IMAGES)
-    assert isinstance(found[0], SourceRecord)
-    told = flaws(found)
-    assert len(told) == len(bad)
-    assert "row 2: the image has shape (3,), --image-shape is (1, 2, 2)" in told[0]
-    assert "outside 0 to 255" in told[2]
-    assert "no bytes and no lists of whole numbers" in told[5]
-    assert "the label is 10, the row schema has 10 classes" in told[8]
-    assert "the label is no whole number" in told[10]
+    source = rows_of(tmp_path, good, *(good | each for each in bad))
+    assert isinstance(read(source, schema=IMAGES)[0], SourceRecord)
+    said = told(source, IMAGES)
+    assert len(said) == len(bad)
+    assert "row 2: the image has shape (3,), --image-shape is (1, 2, 2)" in said[0]
+    assert "outside 0 to 255" in said[2]
+    assert "no bytes and no lists of whole numbers" in said[5]
+    assert "the label is 10, the row schema has 10 classes" in said[8]
+    assert "the label is no whole number" in said[10]

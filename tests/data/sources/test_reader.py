@@ -14,28 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
 from govray.data.sources import reader
-from govray.data.sources.columns import ColumnMapping
-from govray.data.sources.objects import Format, find
-from govray.data.sources.record import Flaw, SourceRecord, normalise
+from govray.data.sources.objects import find
+from govray.data.sources.record import SourceRecord, normalise
 from govray.errors import Malformed, UsageError
-from tests.support.source_files import FORMATS, ROWS, arrow_stream, jsonl, parquet
-
-
-def read(
-    path: Path, *columns: str, format: Format | None = None, **options: Any
-) -> list[SourceRecord | Flaw]:
-    return list(reader.read(find(str(path), format), ColumnMapping.parse(columns), **options))
-
-
-def records(path: Path, *columns: str, **options: Any) -> list[SourceRecord]:
-    found = read(path, *columns, **options)
-    assert not [each for each in found if isinstance(each, Flaw)]
-    return [each for each in found if isinstance(each, SourceRecord)]
+from tests.support.source_files import (
+    FORMATS,
+    ROWS,
+    arrow_stream,
+    flaws,
+    jsonl,
+    read,
+    records,
+    write,
+)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -75,14 +69,7 @@ def test_a_column_may_have_another_name_or_be_a_member(tmp_path: Path, name: str
         {"body": "one", "url": "https://a", "meta": {"license": "MIT", "langs": ["en", "de"]}},
         {"body": "two", "url": "https://b", "meta": None},
     ]
-    table = pa.Table.from_pylist(rows)
-    if name.endswith("jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif name.endswith("arrow"):
-        with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
-            writer.write_table(table)
-    else:
-        parquet(tmp_path / name, table)
+    write(tmp_path / name, {column: [row[column] for row in rows] for column in rows[0]})
     columns = ("text=body", "license=meta.license", "language=meta.langs")
     one, two = records(tmp_path, *columns)
     assert one.name == f"{name}#000000000001 https://a"
@@ -97,8 +84,7 @@ def test_a_column_may_have_another_name_or_be_a_member(tmp_path: Path, name: str
 
 def test_a_column_without_any_value_states_nothing(tmp_path: Path) -> None:
     """As one of text whose values are all null; it was refused, with advice to name it again."""
-    table = {"text": ["x"], "license": pa.nulls(1), "url": pa.nulls(1)}
-    parquet(tmp_path / "a.parquet", pa.table(table))
+    write(tmp_path / "a.parquet", {"text": ["x"], "license": pa.nulls(1), "url": pa.nulls(1)})
     [found] = records(tmp_path)
     assert (found.content, dict(found.stated)) == (b"x", {})
 
@@ -119,7 +105,7 @@ def test_a_column_without_any_value_states_nothing(tmp_path: Path) -> None:
 def test_a_column_that_is_missing_or_of_another_type_is_named(
     tmp_path: Path, columns: tuple[str, ...], table: dict[str, list[Any]], says: str
 ) -> None:
-    parquet(tmp_path / "data.parquet", pa.table(table))
+    write(tmp_path / "data.parquet", table)
     with pytest.raises(UsageError, match=says):
         read(tmp_path, *columns)
 
@@ -157,10 +143,6 @@ def test_a_line_that_was_cut_is_no_record(tmp_path: Path) -> None:
         kept = [each for each in found if isinstance(each, SourceRecord)]
         assert kept == whole[: len(kept)]
         assert len(found) <= len(kept) + 1
-
-
-def flaws(path: Path, **options: Any) -> list[tuple[str, str]]:
-    return [(f.where, f.what) for f in read(path, **options) if isinstance(f, Flaw)]
 
 
 def test_lines_that_cannot_be_records_are_named(tmp_path: Path) -> None:
@@ -227,7 +209,7 @@ def test_a_source_that_changes_is_refused(
 
 def test_text_is_changed_only_where_asked(tmp_path: Path) -> None:
     text = "e\u0301\r\nend\r"
-    parquet(tmp_path / "a.parquet", pa.table({"text": [text]}))
+    write(tmp_path / "a.parquet", {"text": [text]})
     assert records(tmp_path)[0].content == text.encode()
     assert records(tmp_path, normalisation=["newlines"])[0].content == "e\u0301\nend\n".encode()
     assert records(tmp_path, normalisation=["nfc"])[0].content == "\u00e9\r\nend\r".encode()
@@ -250,16 +232,8 @@ def test_marks_in_a_row_are_put_in_order_and_all_stay() -> None:
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.arrow"])
 def test_memory_does_not_grow_with_rows(tmp_path: Path, name: str) -> None:
     def peak(rows: int) -> int:
-        table = pa.table({"text": [f"{i:01000}" for i in range(rows)]})
-        if name == "a.parquet":
-            pq.write_table(table, tmp_path / name, row_group_size=500)
-        elif name == "a.arrow":
-            with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
-                writer.write_table(table, max_chunksize=500)
-        else:
-            (tmp_path / name).write_text(
-                "".join(json.dumps({"text": text.as_py()}) + "\n" for text in table["text"])
-            )
+        text = [f"{i:01000}" for i in range(rows)]
+        write(tmp_path / name, {"text": text}, at_once=500)
         tracemalloc.start()
         assert sum(1 for _ in reader.read(find(str(tmp_path)))) == rows
         _, most = tracemalloc.get_traced_memory()

@@ -9,66 +9,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
-from govray.data.sources.columns import ColumnMapping, ColumnsSeen
-from govray.data.sources.objects import Format, find
-from govray.data.sources.reader import read
-from govray.data.sources.record import Flaw, SourceRecord
+from govray.data.sources.columns import ColumnsSeen
+from govray.data.sources.objects import Format
 from govray.errors import GovrayError, Malformed, UsageError
+from tests.support.source_files import read, records, write
 
 TEXTS = ["one ordinary line", "another ordinary line"]
-Write = Callable[[Path, dict[str, list[Any]]], None]
-
-
-def records(
-    source: Path, *columns: str, format: Format | None = None, seen: ColumnsSeen | None = None
-) -> list[SourceRecord | Flaw]:
-    found = find(str(source), format)
-    return list(read(found, ColumnMapping.parse(columns), seen=seen))
 
 
 def stated(source: Path, attribute: str, *columns: str) -> list[tuple[str, ...]]:
-    found = records(source, *columns)
-    assert all(isinstance(each, SourceRecord) for each in found)
-    return [each.stated.get(attribute, ()) for each in found if isinstance(each, SourceRecord)]
+    return [each.stated.get(attribute, ()) for each in records(source, *columns)]
 
 
 def texts(source: Path, format: Format | None = None) -> list[str]:
-    return [
-        each.content.decode()
-        for each in records(source, format=format)
-        if isinstance(each, SourceRecord)
-    ]
+    return [each.content.decode() for each in records(source, format=format)]
 
 
 def refused(do: Callable[[], object]) -> str:
     with pytest.raises(GovrayError) as caught:
         do()
     return f"{caught.value} {caught.value.do}"
-
-
-def parquet(path: Path, columns: dict[str, list[Any]]) -> None:
-    pq.write_table(pa.table(columns), path)
-
-
-def csv(path: Path, columns: dict[str, list[Any]]) -> None:
-    pyarrow.csv.write_csv(pa.table(columns), path)
-
-
-def arrow(path: Path, columns: dict[str, list[Any]]) -> None:
-    table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-
-
-def jsonl(path: Path, columns: dict[str, list[Any]]) -> None:
-    rows = zip(*columns.values(), strict=True)
-    named = (dict(zip(columns, row, strict=True)) for row in rows)
-    path.write_text("".join(json.dumps(each) + "\n" for each in named))
 
 
 def tar(records: Iterator[tuple[str, str]]) -> bytes:
@@ -82,20 +44,18 @@ def tar(records: Iterator[tuple[str, str]]) -> bytes:
 
 
 @pytest.mark.parametrize("attribute", ["license", "jurisdiction", "sensitivity"])
-@pytest.mark.parametrize("write", [parquet, csv, arrow, jsonl])
-def test_a_column_that_a_later_file_has_counts(
-    tmp_path: Path, write: Write, attribute: str
-) -> None:
-    write(tmp_path / f"a.{write.__name__}", {"text": TEXTS})
-    write(tmp_path / f"b.{write.__name__}", {"text": TEXTS, attribute: ["X", "Y"]})
+@pytest.mark.parametrize("kind", ["parquet", "csv", "arrow", "jsonl"])
+def test_a_column_that_a_later_file_has_counts(tmp_path: Path, kind: str, attribute: str) -> None:
+    write(tmp_path / f"a.{kind}", {"text": TEXTS})
+    write(tmp_path / f"b.{kind}", {"text": TEXTS, attribute: ["X", "Y"]})
     assert stated(tmp_path, attribute) == [(), (), ("X",), ("Y",)]
 
 
 def test_files_that_disagree_are_told(tmp_path: Path) -> None:
-    parquet(tmp_path / "a.parquet", {"text": TEXTS})
-    parquet(tmp_path / "b.parquet", {"text": TEXTS, "license": ["MIT", "MIT"]})
+    write(tmp_path / "a.parquet", {"text": TEXTS})
+    write(tmp_path / "b.parquet", {"text": TEXTS, "license": ["MIT", "MIT"]})
     seen = ColumnsSeen()
-    records(tmp_path, seen=seen)
+    read(tmp_path, seen=seen)
     assert seen.differing() == [
         {"attributes": ["license", "text"], "objects": 1, "first": "b.parquet"},
         {"attributes": ["text"], "objects": 1, "first": "a.parquet"},
@@ -103,36 +63,36 @@ def test_files_that_disagree_are_told(tmp_path: Path) -> None:
 
 
 def test_a_later_file_whose_column_has_another_type_is_named(tmp_path: Path) -> None:
-    parquet(tmp_path / "a.parquet", {"text": TEXTS, "license": ["MIT", "MIT"]})
-    parquet(tmp_path / "b.parquet", {"text": TEXTS, "license": [1, 2]})
-    assert "b.parquet" in refused(lambda: records(tmp_path))
+    write(tmp_path / "a.parquet", {"text": TEXTS, "license": ["MIT", "MIT"]})
+    write(tmp_path / "b.parquet", {"text": TEXTS, "license": [1, 2]})
+    assert "b.parquet" in refused(lambda: read(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["License", "licence", "licenses", "spdx_id", "meta"])
-@pytest.mark.parametrize("write", [parquet, arrow, jsonl])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
 def test_a_column_that_seems_to_state_terms_is_read_or_left_out_by_word(
-    tmp_path: Path, write: Write, name: str
+    tmp_path: Path, kind: str, name: str
 ) -> None:
     values: list[Any] = [{"license": "MIT"}] * 2 if name == "meta" else ["MIT"] * 2
     path = "meta.license" if name == "meta" else name
-    write(tmp_path / f"a.{write.__name__}", {"text": TEXTS, name: values})
-    assert f"--column license={path}" in refused(lambda: records(tmp_path))
+    write(tmp_path / f"a.{kind}", {"text": TEXTS, name: values})
+    assert f"--column license={path}" in refused(lambda: read(tmp_path))
     assert stated(tmp_path, "license", f"license={path}") == [("MIT",), ("MIT",)]
     assert stated(tmp_path, "license", "license=") == [(), ()]
 
 
 def test_other_names_beside_terms_that_are_read_are_no_matter(tmp_path: Path) -> None:
-    jsonl(tmp_path / "a.jsonl", {"text": TEXTS, "license": ["MIT"] * 2, "license_url": ["u"] * 2})
+    write(tmp_path / "a.jsonl", {"text": TEXTS, "license": ["MIT"] * 2, "license_url": ["u"] * 2})
     assert stated(tmp_path, "license") == [("MIT",), ("MIT",)]
 
 
 def test_folders_state_terms(tmp_path: Path) -> None:
     folder = tmp_path / "license=GPL-3.0-only%20OR%20MIT" / "date=2026-01-01"
     folder.mkdir(parents=True)
-    parquet(folder / "p0.parquet", {"text": TEXTS})
+    write(folder / "p0.parquet", {"text": TEXTS})
     assert stated(tmp_path, "license") == [("GPL-3.0-only OR MIT",)] * 2
     assert stated(tmp_path, "license", "license=") == [(), ()]
-    parquet(folder / "p1.parquet", {"text": TEXTS, "license": ["MIT", "MIT"]})
+    write(folder / "p1.parquet", {"text": TEXTS, "license": ["MIT", "MIT"]})
     assert stated(tmp_path, "license")[2:] == [("MIT", "GPL-3.0-only OR MIT")] * 2
 
 
@@ -140,7 +100,7 @@ def test_a_folder_that_seems_to_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "Licence=MIT"
     folder.mkdir()
     (folder / "a.txt").write_text("text")
-    assert "'Licence' seems to state the license" in refused(lambda: records(tmp_path))
+    assert "'Licence' seems to state the license" in refused(lambda: read(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +109,7 @@ def test_a_folder_that_seems_to_is_refused(tmp_path: Path) -> None:
 def test_tables_beside_other_files_are_asked_about(tmp_path: Path, table: str, other: str) -> None:
     (tmp_path / table).write_text('{"text": "x", "license": "MIT"}\n')
     (tmp_path / other).write_text("about these data\n")
-    assert "--format" in refused(lambda: records(tmp_path))
+    assert "--format" in refused(lambda: read(tmp_path))
     assert len(texts(tmp_path, "files")) == 2  # by word
 
 
@@ -157,12 +117,12 @@ def test_tables_beside_other_files_are_asked_about(tmp_path: Path, table: str, o
 def test_what_is_no_text_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "b.txt").write_text("text")
     (tmp_path / name).write_bytes(b"\x00\x01")
-    assert name in refused(lambda: records(tmp_path))
-    assert name in refused(lambda: records(tmp_path / name))
+    assert name in refused(lambda: read(tmp_path))
+    assert name in refused(lambda: read(tmp_path / name))
 
 
 def test_feather_is_arrow(tmp_path: Path) -> None:
-    arrow(tmp_path / "a.feather", {"text": TEXTS})
+    write(tmp_path / "a.feather", {"text": TEXTS})
     assert texts(tmp_path) == TEXTS
 
 
@@ -197,7 +157,7 @@ def test_a_byte_order_mark_is_no_part_of_json(tmp_path: Path) -> None:
 
 
 def test_content_left_out_is_a_usage_error(tmp_path: Path) -> None:
-    parquet(tmp_path / "a.parquet", {"text": TEXTS})
-    parquet(tmp_path / "b.parquet", {"words": TEXTS})
+    write(tmp_path / "a.parquet", {"text": TEXTS})
+    write(tmp_path / "b.parquet", {"words": TEXTS})
     with pytest.raises(UsageError, match="no column 'text'"):
         records(tmp_path)
