@@ -27,7 +27,7 @@ from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from govray.train.checkpoint.optimizer_state import optimizer_state, restore_optimizer
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
-from tests.support.changing_routes import digest
+from tests.support.drawn_rows import digest
 from tests.support.ranks import RankPool
 
 CONTEXT, VOCABULARY = 6, 11

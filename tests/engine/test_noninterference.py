@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from govray.engine import step as step_module
-from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.bucket_reducer import Reducer
 from govray.engine.collective.step_settings import Precision
@@ -25,19 +24,17 @@ from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.step import GovernedStep
 from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import Route
-from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
-from govray.governance.record.row_order import RowOrder
+from govray.governance.record.batch_plan import BatchPlan
 from govray.train.checkpoint.optimizer_state import optimizer_state
 from tests.support.cases import batch_on, governed
-from tests.support.changing_routes import VOCABULARY, digest, drawn_row
 from tests.support.deterministic import deterministic
+from tests.support.drawn_rows import VOCABULARY, digest, planned, planned_batch
 from tests.support.ranks import RankPool
 from tests.support.violations import global_clip, zero_instead_of_absent
 
 STEPS = 6
 CONTEXT = 3  # few tokens, because a kernel call's size shows most in small ones
 CLIP = 0.1
-DIGEST = "sha256:" + "0" * 64
 
 EVERYTHING = Route(
     weights=dict.fromkeys(("embedding", "block.0", "block.1", "final_norm", "head"), 1.0)
@@ -62,54 +59,17 @@ class Trained:
 
 def plan(*, notes: str, quotas: dict[str, int]) -> BatchPlan:
     """``open`` at every step, ``weak`` at every second, so step 5 reads ``notes`` alone."""
-    routes = {"open": (EVERYTHING, 1), "weak": (UPPER_HALF, 2), "notes": (NOTES, 1)}
-    streams = [
-        StreamPlan(
-            id=route.digest,
-            profile=corpus,
-            corpora=(StreamCorpus(corpus=corpus, rows=ROWS[corpus]),),
-            phase=0,
-            quota=quotas[corpus],
-            every=every,
+    streams = {
+        route: ({corpus: ROWS[corpus]}, quotas[corpus], every)
+        for corpus, route, every in (
+            ("open", EVERYTHING, 1),
+            ("weak", UPPER_HALF, 2),
+            ("notes", NOTES, 1),
         )
-        for corpus, (route, every) in routes.items()
         if corpus != "notes" or notes != "absent"
-    ]
-    return BatchPlan(
-        seed=5,
-        max_steps=STEPS,
-        manifest=DIGEST,
-        context=CONTEXT,
-        excluded=("notes",) if notes == "excluded" else (),
-        order=RowOrder(block=1, window=1 << 20),
-        streams=tuple(sorted(streams, key=lambda stream: stream.id)),
-    )
-
-
-def read(batch_plan: BatchPlan, step: int, rank: int, world: int) -> StepBatch:
-    """One rank's slice of every stream."""
-    micro_batches = []
-    corpora: dict[str, tuple[int, int]] = {}
-    for stream, positions in batch_plan.positions(step).items():
-        mine = rank_slice(positions, rank, world)
-        rows = [(corpus, row) for _, corpus, row in batch_plan.read(stream, mine)]
-        if not rows:
-            continue
-        tokens = torch.stack([drawn_row(corpus, row, context=CONTEXT) for corpus, row in rows])
-        targets = tokens[:, 1:].clone()
-        # A row of odd number is short: its last token is no loss target.
-        targets[[row % 2 == 1 for _, row in rows], -1] = IGNORED
-        counts = tuple((targets != IGNORED).sum(1).tolist())
-        micro_batches.append(
-            MicroBatch(
-                stream=stream,
-                tensors={"tokens": tokens[:, :-1], "targets": targets},
-                positions=tuple(position - positions.start for position in mine),
-                row_targets=counts,
-            )
-        )
-        corpora[rows[0][0]] = (len(rows), sum(counts))
-    return StepBatch(step=step, micro_batches=tuple(micro_batches), corpora=corpora)
+    }
+    excluded = ("notes",) if notes == "excluded" else ()
+    return planned(streams, steps=STEPS, context=CONTEXT, excluded=excluded)
 
 
 def train_compiled(notes: str, violation: str | None) -> Trained:
@@ -202,7 +162,9 @@ def _train(
     first_adapter = {name: digest(tensor) for name, tensor in own.items()}
     results: list[StepResult] = []
     for step in range(STEPS):
-        batch = batch_on(read(batch_plan, step, dist.get_rank(), dist.get_world_size()), device)
+        batch = batch_on(
+            planned_batch(batch_plan, step, dist.get_rank(), dist.get_world_size()), device
+        )
         results += run.queue(batch, loss)
         assert len(results) == step + (not late)
     results += [last] if (last := run.confirm()) else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -21,12 +20,12 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.engine.steps.expiry import NoLongerValid, ends_of_validity
 from govray.errors import Refused
 from govray.governance.policy.route import Route
-from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
-from govray.governance.record.row_order import RowOrder
+from govray.governance.record.batch_plan import BatchPlan
 from tests.support.cases import governed
+from tests.support.drawn_rows import VOCABULARY, digest, planned, planned_batch
 from tests.support.ranks import RankPool
 
-STEPS, GATED_AT, CONTEXT, VOCABULARY = 6, 3, 3, 17
+STEPS, GATED_AT, CONTEXT = 6, 3, 3
 BOTH_READ_TWO = 1
 """A step in which both of two ranks have rows of corpus ``two``."""
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -37,63 +36,19 @@ NOTES = Route(weights={}, adapter="notes", rank=2)
 ROUTES = {"one": EVERYTHING, "two": EVERYTHING, "weak": UPPER_HALF, "notes": NOTES}
 CORPORA = tuple(sorted(ROUTES))
 NAMES = {corpus: f"credential {corpus}" for corpus in CORPORA}
-DIGEST = "sha256:" + "0" * 64
 
 
 def plan(*excluded: str) -> BatchPlan:
-    streams = [
-        StreamPlan(
-            id=route.digest,
-            profile="p",
-            corpora=tuple(StreamCorpus(corpus=c, rows=40) for c in corpora),
-            phase=0,
-            quota=quota,
-        )
-        for route, corpora, quota in (
-            (EVERYTHING, ("one", "two"), 6),
-            (UPPER_HALF, ("weak",), 4),
-            (NOTES, ("notes",), 3),
-        )
-    ]
-    return BatchPlan(
-        seed=5,
-        max_steps=STEPS,
-        manifest=DIGEST,
-        context=CONTEXT,
-        excluded=excluded,
-        order=RowOrder(block=1, window=1 << 20),
-        streams=tuple(sorted(streams, key=lambda stream: stream.id)),
-    )
+    streams = {
+        EVERYTHING: ({"one": 40, "two": 40}, 6, 1),
+        UPPER_HALF: ({"weak": 40}, 4, 1),
+        NOTES: ({"notes": 40}, 3, 1),
+    }
+    return planned(streams, steps=STEPS, context=CONTEXT, excluded=excluded)
 
 
 def read(batch_plan: BatchPlan, step: int) -> StepBatch:
-    """This rank's slice of every stream, rows of one corpus together."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    micro_batches, used = [], {}
-    for stream, positions in batch_plan.positions(step).items():
-        mine = rank_slice(positions, rank, world)
-        rows = sorted(batch_plan.read(stream, mine), key=lambda row: row[1])
-        if not rows:
-            continue
-        tokens = torch.stack([_tokens(corpus, row) for _, corpus, row in rows])
-        micro_batches.append(
-            MicroBatch(
-                stream=stream,
-                tensors={"tokens": tokens[:, :-1], "targets": tokens[:, 1:].clone()},
-                positions=tuple(position - positions.start for position, _, _ in rows),
-                row_targets=(CONTEXT,) * len(rows),
-                corpora=tuple(corpus for _, corpus, _ in rows),
-            )
-        )
-        for _, corpus, _ in rows:
-            count = used.get(corpus, (0, 0))[0] + 1
-            used[corpus] = (count, count * CONTEXT)
-    return StepBatch(step, tuple(micro_batches), used)
-
-
-def _tokens(corpus: str, row: int) -> torch.Tensor:
-    seed = int.from_bytes(hashlib.sha256(f"{corpus} {row}".encode()).digest()[:4], "big")
-    return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
+    return planned_batch(batch_plan, step, dist.get_rank(), dist.get_world_size())
 
 
 def make(**settings: Any) -> Any:
@@ -115,12 +70,6 @@ def make(**settings: Any) -> Any:
     )
     named = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
     return step, named
-
-
-def digests(named: Any) -> dict[str, str]:
-    return {
-        name: hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for name, p in named.items()
-    }
 
 
 def train(gated: str | None, how: str) -> tuple[dict[str, str], dict[int, list[str]]]:
@@ -155,7 +104,7 @@ def train(gated: str | None, how: str) -> tuple[dict[str, str], dict[int, list[s
             step.leave_out(left_out)
             result = step(batch.without(left_out), loss)
         used[number] = sorted(result.corpus_counts)
-    return digests(named), used
+    return {name: digest(parameter) for name, parameter in named.items()}, used
 
 
 Outcome = tuple[dict[str, str], dict[int, list[str]]]
