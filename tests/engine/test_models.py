@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from govray.engine.batch import IGNORED
-from govray.engine.model.adapters import Adapters, adapted_layers
+from govray.engine.model import gpt
+from govray.engine.model.adapters import Adapters
 from govray.engine.model.causal_lm import loss as token_loss
+from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import Route
 from tests.support import cases
@@ -31,6 +32,7 @@ from tests.support.architectures import (
     vit,
 )
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.row_oracle import Gradients, by_definition, seen_by
 
 TOLERANCE = 1e-10
 
@@ -58,6 +60,10 @@ class Architecture:
 UNTIED = "embedding block.0 block.1 final_norm head"
 LLAMA4 = {"head_dim": 4, "num_local_experts": 4, "pad_token_id": 0}
 ARCHITECTURES = {
+    # Token 3 begins a record.
+    "gpt, records apart": Architecture(
+        lambda: GPT(2, 16, CONTEXT, VOCABULARY, heads=2, separator=3), UNTIED, gpt.loss
+    ),
     "gpt2": Architecture(gpt2, "embedding embedding+head block.0 block.1 final_norm"),
     "gpt2-untied": Architecture(lambda: gpt2(tie_word_embeddings=False), UNTIED),
     "llama": Architecture(lambda: decoder("llama"), UNTIED),
@@ -119,81 +125,27 @@ def mixed(architecture: Architecture) -> Step:
     return step
 
 
-def engine(architecture: Architecture, **settings: Any) -> dict[str, Tensor | None]:
-    """The gradients that the optimizer sees."""
+def engine(architecture: Architecture, **settings: Any) -> Gradients:
     step = mixed(architecture)
     optimizer = torch.optim.SGD(step.parameters.values(), lr=0.1)
-    seen: dict[str, Tensor | None] = {}
-
-    def look(*_: object) -> None:
-        seen.update({name: p.grad for name, p in step.parameters.items()})
-
-    optimizer.register_step_pre_hook(look)
+    seen = seen_by(optimizer, step.parameters)
     run = governed(step.model, optimizer, list(step.rows), adapters=step.adapters, **settings)
     batches = [micro_batch(route, rows) for route, rows in step.rows.items()]
     run(step_batch(0, batches), architecture.loss)
     return seen
 
 
-def oracle(architecture: Architecture) -> dict[str, Tensor | None]:
-    """The same from single rows, whole backwards, and a mask on finished gradients."""
+def oracle(architecture: Architecture) -> Gradients:
     step = mixed(architecture)
-    group_of = {
-        name: group
-        for group, names in {**layer_groups(step.model), **step.adapters.groups}.items()
-        for name in names
-    }
-    sums = {name: torch.zeros_like(p) for name, p in step.parameters.items()}
-    counts = dict.fromkeys(group_of.values(), 0)
-    for route, rows in step.rows.items():
-        for index in range(len(rows["targets"])):
-            row = {name: tensor[index : index + 1] for name, tensor in rows.items()}
-            model = Merged(step.model, merge(step, route.adapter))
-            loss = architecture.loss(model, row).sum()
-            gradients = torch.autograd.grad(loss, [*step.parameters.values()], allow_unused=True)
-            for name, gradient in zip(step.parameters, gradients, strict=True):
-                if gradient is not None and group_of[name] in route.groups:
-                    sums[name] += gradient
-            for group in route.groups:
-                counts[group] += int((row["targets"] != IGNORED).sum())
-    return {
-        name: total / counts[group_of[name]] if counts[group_of[name]] else None
-        for name, total in sums.items()
-    }
+    groups = {**layer_groups(step.model), **step.adapters.groups}
+    group_of = {name: group for group, names in groups.items() for name in names}
+    found = by_definition(
+        step.model, step.rows.items(), architecture.loss, group_of.__getitem__, step.adapters
+    )
+    return found.gradients
 
 
-def merge(step: Step, adapter: str | None) -> Tensors:
-    """W + 2BA of each layer that the adapter has a pair for."""
-    if adapter is None:
-        return {}
-    pairs = dict(step.adapters.named_parameters())
-    merged = {}
-    for fqn, layer in adapted_layers(step.model).items():
-        a, b = (pairs[f"adapter:{adapter}/{fqn}.lora_{part}.weight"] for part in "AB")
-        update = 2 * b @ a
-        # GPT-2's layers hold their weight the other way round.
-        merged[f"{fqn}.weight"] = layer.weight + (
-            update if isinstance(layer, nn.Linear) else update.T
-        )
-    return merged
-
-
-class Merged(nn.Module):
-    """The model with some weights replaced."""
-
-    def __init__(self, model: nn.Module, weights: Tensors) -> None:
-        super().__init__()
-        self.model, self.weights = model, weights
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return functional_call(self.model, self.weights, inputs)
-
-
-def check(
-    found: Mapping[str, Tensor | None],
-    expected: Mapping[str, Tensor | None],
-    tolerance: float = TOLERANCE,
-) -> None:
+def check(found: Gradients, expected: Gradients, tolerance: float = TOLERANCE) -> None:
     assert found.keys() == expected.keys()
     norms = [reference.norm() for reference in expected.values() if reference is not None]
     # A bias on attention's keys moves no softmax: its gradient is rounding, and
@@ -266,15 +218,12 @@ def test_allow_all_is_plain_training_bit_for_bit(architecture: Architecture) -> 
     assert different(plain, trained(architecture, "upper half"))
 
 
-def dropped(build: Callable[[], nn.Module], max_rows: int | None) -> Tensors:
+def dropped(build: Callable[[], nn.Module], max_rows: int | None) -> Gradients:
     """Gradients of four rows of one stream, with dropout."""
     torch.manual_seed(1)
     model = build().double().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    seen: Tensors = {}
-    optimizer.register_step_pre_hook(
-        lambda *_: seen.update({name: p.grad for name, p in model.named_parameters()})
-    )
+    seen = seen_by(optimizer, dict(model.named_parameters()))
     route = allow_all(model)
     run = governed(model, optimizer, [route], max_rows=max_rows)
     run(step_batch(0, [micro_batch(route, token_batch(4, 4))]), token_loss)

@@ -29,6 +29,7 @@ from govray.engine.step import GovernedStep
 from govray.errors import Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.row_oracle import by_definition, seen_by
 from tests.support.table import each_row
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 3, 16, 6, 13
@@ -108,49 +109,21 @@ def run_of(
 
 def take(run: GovernedStep, rows: Rows, loss_fn: LossFn, step: int = 0) -> dict[str, Tensor]:
     """One step; the gradients that the optimizer saw."""
-    seen: dict[str, Tensor] = {}
-
-    def look(*_: object) -> None:
-        seen.update(
-            {n: p.grad.clone() for n, p in run.routed.parameters.items() if p.grad is not None}
-        )
-
-    handle = run.optimizer.register_step_pre_hook(look)
+    seen = seen_by(run.optimizer, run.routed.parameters)
     batch = [
         micro_batch(route, tensors) for route, tensors in rows.items() if len(tensors["targets"])
     ]
     run(step_batch(step, batch), loss_fn)
-    handle.remove()
-    return seen
+    return {name: gradient for name, gradient in seen.items() if gradient is not None}
 
 
 def oracle(model: nn.Module, adapters: Adapters, rows: Rows, loss_fn: LossFn) -> dict[str, Tensor]:
-    """One row at a time; mask, sum, divide."""
-    parameters = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
     groups = {**layer_groups(model), **adapters.groups}
-    sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    counts = dict.fromkeys(groups, 0)
-    for route, tensors in rows.items():
-        weights = dict(route.weights) | ({f"adapter:{route.adapter}": 1.0} if route.adapter else {})
-        for group in weights:
-            counts[group] += int((tensors["targets"] != IGNORED).sum())
-        for index in range(len(tensors["targets"])):
-            row = {name: tensor[index : index + 1] for name, tensor in tensors.items()}
-            with adapters.active(route.adapter):
-                found = torch.autograd.grad(
-                    loss_fn(model, row).sum(), list(parameters.values()), allow_unused=True
-                )
-            by_name = dict(zip(parameters, found, strict=True))
-            for group, weight in weights.items():
-                for name in groups[group]:
-                    if by_name[name] is not None:
-                        sums[name] += weight * by_name[name]
-    return {
-        name: sums[name] / counts[group]
-        for group, names in groups.items()
-        for name in names
-        if counts[group]
-    }
+    group_of = {name: group for group, names in groups.items() for name in names}
+    found = by_definition(
+        model, rows.items(), loss_fn, group_of.__getitem__, adapters, merged=False
+    )
+    return {name: each for name, each in found.gradients.items() if each is not None}
 
 
 def distance(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:

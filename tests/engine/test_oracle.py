@@ -12,7 +12,6 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from govray.engine import step as step_module
@@ -26,6 +25,7 @@ from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import Route
 from tests.support.cases import CORPUS, governed, micro_batch, token_rows
 from tests.support.ranks import RankPool
+from tests.support.row_oracle import Expected, by_definition, seen_by
 from tests.support.violations import zero_instead_of_absent
 
 TOLERANCE = 1e-12
@@ -118,12 +118,7 @@ def step_on_a_rank(case: Case) -> tuple[dict[str, Tensor | None], StepResult]:
     model, adapters = build(case)
     parameters = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
     optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
-    seen: dict[str, Tensor | None] = {}
-
-    def look(*_: object) -> None:
-        seen.update({n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()})
-
-    optimizer.register_step_pre_hook(look)
+    seen = seen_by(optimizer, parameters)
     parts, corpora, gated, fallbacks = [], [CORPUS], {}, {}
     for index, stream in enumerate(case.streams):
         if stream.fallback:
@@ -166,51 +161,14 @@ def step_on_a_rank(case: Case) -> tuple[dict[str, Tensor | None], StepResult]:
     return seen, result
 
 
-def oracle(case: Case) -> tuple[dict[str, Tensor | None], dict[str, int], float]:
-    """Gradients, loss targets of every group, and the mean loss: one row at a time."""
+def oracle(case: Case) -> Expected:
     model, adapters = build(case)
-    base = dict(model.named_parameters())
-    own = dict(adapters.named_parameters())
-    everything = base | own
-    sums = {name: torch.zeros_like(p) for name, p in everything.items()}
-    counts = dict.fromkeys((group_of(name, case.kind) for name in everything), 0)
-    total, targets = 0.0, 0
-    for stream in case.streams:
-        for index in range(len(stream.rows["targets"])):
-            route = stream.taken(index)
-            weights = dict(route.weights)
-            if route.adapter is not None:
-                weights[f"adapter:{route.adapter}"] = 1.0
-            row = {name: t[index : index + 1] for name, t in stream.rows.items()}
-            used = merged(base, own, route.adapter)
-            loss = losses(lambda tokens, w=used: functional_call(model, w, (tokens,)), row).sum()
-            gradients = torch.autograd.grad(loss, [*everything.values()], allow_unused=True)
-            for (name, _), gradient in zip(everything.items(), gradients, strict=True):
-                if gradient is not None:
-                    sums[name] += weights.get(group_of(name, case.kind), 0.0) * gradient
-            count = int((row["targets"] != IGNORED).sum())
-            for group in weights:
-                counts[group] += count
-            total, targets = total + loss.item(), targets + count
-    gradients = {
-        name: sums[name] / counts[group_of(name, case.kind)]
-        if counts[group_of(name, case.kind)]
-        else None
-        for name in everything
-    }
-    return gradients, counts, total / targets if targets else float("nan")
-
-
-def merged(base: Tensors, own: Tensors, adapter: str | None) -> Tensors:
-    """The model's weights with W + 2BA where the adapter has a pair."""
-    prefix = f"adapter:{adapter}/"
-    weights = dict(base)
-    for name, a in own.items():
-        if name.startswith(prefix) and name.endswith(".lora_A.weight"):
-            layer = name.removeprefix(prefix).removesuffix(".lora_A.weight")
-            b = own[f"{prefix}{layer}.lora_B.weight"]
-            weights[f"{layer}.weight"] = base[f"{layer}.weight"] + 2 * b @ a
-    return weights
+    rows = [
+        (stream.taken(index), {name: t[index : index + 1] for name, t in stream.rows.items()})
+        for stream in case.streams
+        for index in range(len(stream.rows["targets"]))
+    ]
+    return by_definition(model, rows, losses, lambda name: group_of(name, case.kind), adapters)
 
 
 def group_of(name: str, kind: str) -> str:
@@ -230,10 +188,10 @@ def groups_of(kind: str, blocks: int) -> list[str]:
 
 
 def check(case: Case, pool: RankPool) -> None:
-    expected, counts, loss = oracle(case)
+    right = oracle(case)
     for gradients, result in pool.run(step_on_a_rank, case):
-        assert gradients.keys() == expected.keys()
-        for name, reference in expected.items():
+        assert gradients.keys() == right.gradients.keys()
+        for name, reference in right.gradients.items():
             gradient = gradients[name]
             if reference is None:
                 assert gradient is None, f"{name} has a gradient, and should have none"
@@ -241,8 +199,8 @@ def check(case: Case, pool: RankPool) -> None:
                 assert gradient is not None, f"{name} has no gradient"
                 error = (gradient - reference).norm() / reference.norm()
                 assert error <= TOLERANCE, f"{name}: {error.item()}"
-        assert dict(result.group_targets) == counts
-        assert result.loss == pytest.approx(loss, rel=1e-12, nan_ok=True)
+        assert dict(result.group_targets) == right.counts
+        assert result.loss == pytest.approx(right.loss, rel=1e-12, nan_ok=True)
 
 
 @st.composite

@@ -16,11 +16,11 @@ from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.row_oracle import Gradients, by_definition, seen_by
+from tests.support.table import each_row
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, RANK = 3, 8, 5, 11, 2
 GROUPS = ["embedding", "block.0", "block.1", "block.2", "final_norm", "head"]
-
-Gradients = dict[str, Tensor | None]
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +49,7 @@ def prepare(
             parameter.normal_(std=0.4, generator=torch.Generator().manual_seed(index))
     parameters = {**dict(model.named_parameters()), **own}
     optimizer = torch.optim.SGD(parameters.values(), lr=0.01)
-    seen: Gradients = {}
-    optimizer.register_step_pre_hook(
-        lambda *_: seen.update(
-            {n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()}
-        )
-    )
+    seen = seen_by(optimizer, parameters)
     return governed(model, optimizer, routes, adapters=adapters, **settings), seen
 
 
@@ -109,25 +104,12 @@ def assert_equal(ours: Gradients, theirs: Gradients) -> None:
             assert (gradient - expected).norm() <= 1e-12 * expected.norm(), name
 
 
-def row_by_row(routes: list[Route], counts: list[int]) -> Gradients:
-    """The oracle: one backward for each row over the whole model, groups spelled by name."""
-    model = fresh()
-    parameters = dict(model.named_parameters())
-    sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    targets = dict.fromkeys(GROUPS, 0)
-    for index, (route, count) in enumerate(zip(routes, counts, strict=True)):
-        rows = token_rows(count, CONTEXT, VOCABULARY, 0, index)
-        for place in range(count):
-            row = {name: tensor[place : place + 1] for name, tensor in rows.items()}
-            gradients = torch.autograd.grad(loss(model, row).sum(), list(parameters.values()))
-            for (name, _), gradient in zip(parameters.items(), gradients, strict=True):
-                sums[name] += route.weights.get(group_of(name), 0.0) * gradient
-        for group in route.weights:
-            targets[group] += count * CONTEXT
-    return {
-        name: sums[name] / targets[group_of(name)] if targets[group_of(name)] else None
-        for name in parameters
-    }
+def row_by_row(routes: list[Route], counts: list[int], **options: object) -> Gradients:
+    rows = [
+        (route, token_rows(count, CONTEXT, VOCABULARY, 0, index))
+        for index, (route, count) in enumerate(zip(routes, counts, strict=True))
+    ]
+    return by_definition(fresh(**options), rows, loss, group_of).gradients
 
 
 def group_of(name: str) -> str:
@@ -160,11 +142,12 @@ MIDDLE = [
 ]
 
 
-def test_streams_of_one_domain_share_a_pass() -> None:
-    ours, run, ran = take(MIDDLE, [2, 3, 1])
+@each_row("separator", [None, 3])
+def test_streams_of_one_domain_share_a_pass(separator: int | None) -> None:
+    ours, run, ran = take(MIDDLE, [2, 3, 1], separator=separator)
     assert ran.count("sliced") == 2  # the trial, and the pass
     assert run.accumulation.planner.unsliced is None
-    assert_equal(ours, row_by_row(MIDDLE, [2, 3, 1]))
+    assert_equal(ours, row_by_row(MIDDLE, [2, 3, 1], separator=separator))
 
 
 def test_rows_that_read_one_adapter_share_a_pass() -> None:

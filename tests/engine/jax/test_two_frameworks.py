@@ -13,8 +13,7 @@ import optax
 import pytest
 import torch
 from flax import nnx
-from torch import Tensor
-from torch.func import functional_call
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from govray.engine.jax import build_step
@@ -30,6 +29,7 @@ from govray.engine.steps.routed_step import RoutedStep
 from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import Route
 from tests.support.cases import CORPUS, PLAN, POLICY, governed, micro_batch, step_batch, token_rows
+from tests.support.row_oracle import Gradients, by_definition, seen_by
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, HEADS, RANK = 1, 8, 5, 11, 2, 2
 TERMS = Terms(policy_digest=POLICY, plan_digest=PLAN, corpora=(CORPUS,))
@@ -173,38 +173,13 @@ def batch() -> StepBatch:
 
 def oracle(own: Pair) -> dict[str, np.ndarray | None]:
     """Gradients by torch's names, in float64; None where a group got nothing."""
-    base = {n: p.detach().double().requires_grad_() for n, p in own.model.named_parameters()}
-    pairs = {n: p.detach().double().requires_grad_() for n, p in own.adapters.named_parameters()}
-    everything = base | pairs
-    sums = {name: torch.zeros_like(p) for name, p in everything.items()}
-    counts = dict.fromkeys(map(group_of, everything), 0)
-    for route, streams in zip(ROUTES, rows(), strict=True):
-        weights = dict(route.weights) | ({f"adapter:{route.adapter}": 1.0} if route.adapter else {})
-        for index in range(len(streams["targets"])):
-            row = {name: t[index : index + 1] for name, t in streams.items()}
-            used = merged(base, pairs, route.adapter)
-            logits = functional_call(own.model, used, (row["tokens"],))
-            loss = losses_of(logits, row["targets"]).sum()
-            found = torch.autograd.grad(loss, [*everything.values()], allow_unused=True)
-            for name, gradient in zip(everything, found, strict=True):
-                if gradient is not None:
-                    sums[name] += weights.get(group_of(name), 0.0) * gradient
-            for group in weights:
-                counts[group] += int((row["targets"] != IGNORED).sum())
-    return {
-        name: (total / counts[group_of(name)]).numpy() if counts[group_of(name)] else None
-        for name, total in sums.items()
-    }
 
+    def losses(model: nn.Module, row: Mapping[str, Tensor]) -> Tensor:
+        return losses_of(model(row["tokens"]), row["targets"])
 
-def merged(base: Mapping[str, Tensor], pairs: Mapping[str, Tensor], adapter: str | None):
-    prefix, weights = f"adapter:{adapter}/", dict(base)
-    for name, a in pairs.items():
-        if name.startswith(prefix) and name.endswith(".lora_A.weight"):
-            layer = name.removeprefix(prefix).removesuffix(".lora_A.weight")
-            b = pairs[f"{prefix}{layer}.lora_B.weight"]
-            weights[f"{layer}.weight"] = base[f"{layer}.weight"] + 2 * b @ a
-    return weights
+    streams = zip(ROUTES, rows(), strict=True)
+    found = by_definition(own.model, streams, losses, group_of, own.adapters).gradients
+    return {name: None if each is None else each.numpy() for name, each in found.items()}
 
 
 def group_of(name: str) -> str:
@@ -226,15 +201,13 @@ def flax_gradients(step: RoutedStep) -> dict[str, np.ndarray]:
 def torch_step(own: Pair) -> tuple[StepResult, dict[str, np.ndarray]]:
     parameters = own.torch_parameters
     optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
-    seen: dict[str, np.ndarray] = {}
-
-    def look(*_: object) -> None:
-        found = {n: p.grad for n, p in parameters.items() if p.grad is not None}
-        seen.update({name: gradient.numpy().copy() for name, gradient in found.items()})
-
-    optimizer.register_step_pre_hook(look)
+    seen = seen_by(optimizer, parameters)
     step = governed(own.model, optimizer, ROUTES, adapters=own.adapters, tries_rows=False, seed=5)
-    return step(batch(), torch_loss), seen
+    return step(batch(), torch_loss), arrays(seen)
+
+
+def arrays(gradients: Gradients) -> dict[str, np.ndarray]:
+    return {name: each.numpy() for name, each in gradients.items() if each is not None}
 
 
 @dataclass(frozen=True)
@@ -312,14 +285,10 @@ def test_with_dropout_torchs_masks_are_drawn() -> None:
         later = flax_gradients(step)
     parameters = own.torch_parameters
     optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
-    theirs: dict[str, np.ndarray] = {}
-    optimizer.register_step_pre_hook(
-        lambda *_: theirs.update(
-            {n: p.grad.numpy().copy() for n, p in parameters.items() if p.grad is not None}
-        )
-    )
+    seen = seen_by(optimizer, parameters)
     governed(own.model, optimizer, alone, tries_rows=False, seed=5)(
         step_batch(3, [part]), torch_loss
     )
+    theirs = arrays(seen)
     assert max(distances(ours, theirs).values()) <= TOLERANCE
     assert min(distances(later, theirs).values()) > 1e-3  # another step, other masks

@@ -8,14 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from govray.engine.gradients import pass_planner
 from govray.engine.model import causal_lm
 from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
-from govray.governance.policy.route import Route
-from tests.support.cases import allow_all, governed, micro_batch, step_batch
 from tests.support.table import each_row
 
 SEPARATOR, VOCABULARY, CONTEXT = 10, 11, 12
@@ -109,63 +105,3 @@ def test_a_model_that_forgot_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch
     )
     with pytest.raises(UsageError, match="does not keep the records of a row apart"):
         transformer("llama", **GATED)
-
-
-def rows(seed: int, count: int = 4) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(0, VOCABULARY, (count, CONTEXT + 1), generator=generator)
-    return {"tokens": drawn[:, :-1], "targets": drawn[:, 1:]}
-
-
-def test_with_everything_allowed_it_is_plain_training_bit_for_bit() -> None:
-    weights = []
-    for plain in (True, False):
-        model = gpt(dropout=0.0).float()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        run = None if plain else governed(model, optimizer, [allow_all(model)])
-        for step in range(3):
-            batch = rows(step)
-            if run is not None:
-                run(step_batch(step, [micro_batch(allow_all(model), batch)]), loss)
-                continue
-            (loss(model, batch).sum()).backward()
-            for parameter in model.parameters():
-                parameter.grad.div_(batch["targets"].numel())
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        weights.append(dict(model.named_parameters()))
-    for name, expected in weights[0].items():
-        assert torch.equal(weights[1][name], expected), name
-
-
-@pytest.mark.parametrize("sliced", [True, False])
-def test_routes_hold_as_without_a_mask(sliced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients against one backward for each stream, over its own rows."""
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: sliced)
-    model = gpt()
-    everything = allow_all(model)
-    upper = Route(dict.fromkeys(["block.1", "final_norm", "head"], 1.0))
-    batches = {everything: rows(1, 3), upper: rows(2, 2)}
-    seen: dict[str, Tensor] = {}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    optimizer.register_step_pre_hook(
-        lambda *_: seen.update(
-            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-        )
-    )
-    run = governed(model, optimizer, [everything, upper])
-    run(step_batch(0, [micro_batch(route, batch) for route, batch in batches.items()]), loss)
-
-    parameters = dict(model.named_parameters())
-    group_of = {name: group for group, names in layer_groups(model).items() for name in names}
-    sums = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    counts = dict.fromkeys(parameters, 0)
-    for route, batch in batches.items():
-        found = torch.autograd.grad(loss(model, batch).sum(), [*parameters.values()])
-        for name, gradient in zip(parameters, found, strict=True):
-            if group_of[name] in route.weights:
-                sums[name] += gradient
-                counts[name] += batch["targets"].numel()
-    expected = {name: value / counts[name] for name, value in sums.items()}
-    for name, value in expected.items():
-        assert (seen[name] - value).norm() <= 1e-12 * value.norm(), name
