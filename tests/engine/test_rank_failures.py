@@ -1,9 +1,11 @@
-"""What goes wrong on one rank in code not ours: loss, backward, torch's hosts, optimizer."""
+"""Whatever goes wrong on one rank: batch, loss, backward, torch's hosts, optimizer. All ranks stop
+with one error, and no weight moves before the optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,164 +14,294 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement, RankFailure
+from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
-from govray.errors import GovrayError, RankFailed
-from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused, UsageError
+from govray.governance.policy.route import Route
+from tests.support.cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import Hung, RankPool
 
-BLOCKS, WIDTH, CONTEXT, VOCABULARY = 2, 8, 5, 11
-AGGREGATORS = ["governed", "ddp", "fsdp2"]
+CONTEXT, VOCABULARY = 5, 11
+LEFT = Route({}, "left", 2)
+OTHER = "sha256:" + "f" * 64
 
 LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended on one rank."""
+    """How a step ended on one rank, and the one after it.
+
+    Attributes:
+        sent: Buckets on their way when the others' backward had ended; and all of the step.
+    """
 
     error: BaseException | None
+    cause: str
     after: GovrayError | None
     moved: bool
+    left_gradients: bool
+    sent: tuple[int, int]
     weights: tuple[float, ...]
 
 
-def build(aggregator: str, max_rows: int | None = None) -> tuple[GPT, Any, GovernedStep]:
-    torch.manual_seed(0)
-    model = GPT(BLOCKS, WIDTH, CONTEXT, VOCABULARY, heads=2)
-    if aggregator == "fsdp2":
-        for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    run = governed(model, optimizer, [allow_all(model)], aggregator=aggregator, max_rows=max_rows)
-    # The start-up trial would see a fault of the first step before the pass that is meant.
-    run._try_rows = None
-    return model, optimizer, run
+class Run:
+    """A model of two domains, its optimizer and its step function."""
+
+    def __init__(self, aggregator: str = "governed", max_rows: int | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = GPT(2, 8, CONTEXT, VOCABULARY, heads=2)
+        self.everything = allow_all(self.model)
+        adapters = Adapters(self.model, {"left": 2}, seed=0)
+        own = [parameter for _, parameter in adapters.named_parameters()]
+        with torch.no_grad():
+            for parameter in (*self.model.parameters(), *own):
+                parameter.normal_(std=0.4)
+        for each in (*self.model.blocks, self.model) if aggregator == "fsdp2" else ():
+            fully_shard(each)
+        self.optimizer: Any = torch.optim.AdamW([*self.model.parameters(), *own], lr=1e-2)
+        self.step = governed(
+            self.model,
+            self.optimizer,
+            [self.everything, LEFT],
+            adapters=adapters,
+            aggregator=aggregator,
+            max_rows=max_rows,
+            layout=in_twos,
+            # The start-up trial would see a fault of the first step before the pass that is meant.
+            tries_rows=False,
+        )
+
+    def batch(self, step: int, counts: Sequence[int] = (2, 1)) -> StepBatch:
+        """So many rows for all layers, and so many for the adapter; other ones on every rank."""
+        rank = dist.get_rank()
+        parts = [
+            micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, step, place, rank), 10 * rank)
+            for place, (route, count) in enumerate(
+                zip((self.everything, LEFT), counts, strict=True)
+            )
+            if count
+        ]
+        return step_batch(step, parts)
+
+    def weights(self) -> tuple[float, ...]:
+        """What this rank holds, in a number for each parameter.
+
+        Not the model's: FSDP2 puts whole tensors there, and a failure may leave them.
+        """
+        held = (p.detach() for p in self.optimizer.param_groups[0]["params"])
+        return tuple(
+            float((each.to_local() if isinstance(each, DTensor) else each).double().square().sum())
+            for each in held
+        )
 
 
-def batch_of(model: nn.Module, step: int) -> StepBatch:
-    rows = token_rows(3, CONTEXT, VOCABULARY, step, dist.get_rank())
-    return step_batch(step, [micro_batch(allow_all(model), rows, 10 * dist.get_rank())])
-
-
-def held_by(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
-    """What this rank holds of the weights, in a number for each parameter.
-
-    Not of the model's: FSDP2 puts whole tensors there, and a failure may leave them.
-    """
-    held = (p.detach() for p in optimizer.param_groups[0]["params"])
-    return tuple(
-        float((each.to_local() if isinstance(each, DTensor) else each).double().square().sum())
-        for each in held
-    )
+def in_twos(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
+    names = list(reversed(list(parameters)))
+    return [names[start : start + 2] for start in range(0, len(names), 2)]
 
 
 def attempt(
-    aggregator: str, fault: str, at: int = 1, max_rows: int | None = None, faulty: int = 1
+    aggregator: str, name: str, at: int = 1, max_rows: int | None = 1, faulty: int = 1
 ) -> Ended:
     """Good steps, one in which the faulty rank fails, and one more."""
-    model, optimizer, run = build(aggregator, max_rows)
+    fault, here = FAULTS[name], Run(aggregator, max_rows)
     for step in range(at):
-        run(batch_of(model, step), loss)
-    before = held_by(optimizer)
-    loss_fn = loss
+        here.step(here.batch(step), loss)
+    before = here.weights()
+    batch, loss_fn = here.batch(at, fault.counts), loss
     if dist.get_rank() == faulty:
-        loss_fn = FAULTS[fault](model, optimizer)
-    error, after = None, None
+        batch, loss_fn = fault.batch(batch), fault.loss_fn(here)
+    send_rest, sums, error = Reducer.send_rest, Reducer.sums, None
+    sent = [0, 0]
+
+    def counting(self: Reducer) -> None:
+        sent[0] = len(self._sent)
+        send_rest(self)
+
+    def counting_all(self: Reducer) -> Any:
+        sent[1] = max(sent[1], len(self._sent))
+        return sums(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reducer, "send_rest", counting)
+        patch.setattr(Reducer, "sums", counting_all)
+        try:
+            here.step(batch, loss_fn)
+        except BaseException as caught:
+            error = caught
+    moved = here.weights() != before
+    left = any(p.grad is not None for p in here.model.parameters())
+    here.optimizer.__dict__.pop("step", None)
+    after = None
     try:
-        run(batch_of(model, at), loss_fn)
-    except BaseException as caught:
-        error = caught
-    moved = held_by(optimizer) != before
-    optimizer.__dict__.pop("step", None)
-    try:
-        run(batch_of(model, at + 1), loss)
+        here.step(here.batch(at + 1), loss)
     except GovrayError as caught:
         after = caught
-    return Ended(error, after, moved, held_by(optimizer))
+    cause = repr(error.__cause__) if error else ""
+    return Ended(error, cause, after, moved, left, (sent[0], sent[1]), here.weights())
 
 
-# Faults of the faulty rank: each makes the loss function of one step.
+def undisturbed(aggregator: str, at: int, max_rows: int | None) -> tuple[float, ...]:
+    """The weights of a run that did the good steps of an attempt only."""
+    here = Run(aggregator, max_rows)
+    for step in (*range(at), at + 1):
+        here.step(here.batch(step), loss)
+    return here.weights()
+
+
+# Faults of the faulty rank, in one step.
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong on one rank, and what all ranks say.
+
+    Args:
+        loss_fn: Makes the loss of that step.
+        counts: Rows of that step, on all ranks.
+        under_way: Whether gradients are on their way by then.
+    """
+
+    loss_fn: Callable[[Run], LossFn] = lambda _: loss
+    batch: Callable[[StepBatch], StepBatch] = lambda batch: batch
+    error: type[GovrayError] = RankFailed
+    message: str = "rank 1, step 1: ValueError: it broke"
+    under_way: bool = False
+    counts: tuple[int, int] = (2, 1)
 
 
 def fail(*_: object) -> Any:
-    raise ValueError("it broke")
+    raise ValueError("it broke: ünknown")
 
 
-def before_the_forward(model: GPT, _: Any) -> LossFn:
-    return fail
+def changed(
+    change: Callable[[LossFn, nn.Module, Mapping[str, Tensor]], Tensor], at: int = 0
+) -> Any:
+    """A loss that is another one in one of its calls."""
 
+    def made(_: Run) -> LossFn:
+        calls = iter(range(100))
 
-def between_blocks(model: GPT, _: Any) -> LossFn:
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        handle = wrapped(model).blocks[1].attention.register_forward_pre_hook(fail)
-        try:
-            return loss(model, rows)
-        finally:
-            handle.remove()
+        def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+            return change(model, rows) if next(calls) == at else loss(model, rows)
 
-    return loss_fn
+        return loss_fn
 
-
-def after_the_forward(model: GPT, _: Any) -> LossFn:
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        loss(model, rows)
-        return fail()
-
-    return loss_fn
-
-
-def as_backward_begins(model: GPT, _: Any) -> LossFn:
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        losses = loss(model, rows)
-        losses.register_hook(fail)
-        return losses
-
-    return loss_fn
-
-
-def late_in_backward(model: GPT, _: Any) -> LossFn:
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        handle = (
-            wrapped(model)
-            .blocks[0]
-            .register_forward_pre_hook(lambda _, args: args[0].register_hook(fail) and None)
-        )
-        try:
-            return loss(model, rows)
-        finally:
-            handle.remove()
-
-    return loss_fn
-
-
-def as_backward_ends(model: GPT, _: Any) -> LossFn:
-    """No gradient is owed any more, and the others take their norms."""
-
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        losses = loss(model, rows)
-        end = torch.autograd.Variable._execution_engine.queue_callback
-        losses.register_hook(lambda _: end(fail))
-        return losses
-
-    return loss_fn
+    return made
 
 
 def wrapped(model: Any) -> Any:
     return getattr(model, "module", model)
 
 
-def optimizer_fails(model: GPT, optimizer: Any) -> LossFn:
-    optimizer.step = fail
+def with_hook(place: Callable[[Any], nn.Module], hook: Callable[..., Any]) -> Any:
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        handle = place(wrapped(model)).register_forward_pre_hook(hook)
+        try:
+            return loss(model, rows)
+        finally:
+            handle.remove()
+
+    return loss_fn
+
+
+def after_the_forward(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+    loss(model, rows)
+    return fail()
+
+
+def as_backward_begins(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+    losses = loss(model, rows)
+    losses.register_hook(fail)
+    return losses
+
+
+def as_backward_ends(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+    """No gradient is owed any more, and the others take their norms."""
+    losses = loss(model, rows)
+    end = torch.autograd.Variable._execution_engine.queue_callback
+    losses.register_hook(lambda _: end(fail))
+    return losses
+
+
+late_in_backward = with_hook(
+    lambda model: model.blocks[0], lambda _, args: args[0].register_hook(fail) and None
+)
+"""When the gradient has come down to the embedding: the head's has gone."""
+
+
+class Poison(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return gradient * math.inf
+
+
+def poisons_one_gradient(model: Any, rows: Mapping[str, Tensor]) -> Tensor:
+    """The loss is finite; one parameter's gradient is not."""
+    losses = loss(model, rows)
+    return losses + 0 * Poison.apply(model.final_norm.weight.sum().expand(losses.shape) + 1.0)
+
+
+def calls_backward(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+    losses = loss(model, rows)
+    losses.sum().backward(retain_graph=True)
+    return losses
+
+
+def checkpoints_a_block_twice(model: Any, rows: Mapping[str, Tensor]) -> Tensor:
+    hidden = model.embedding(rows["tokens"])
+    for _ in range(2):
+        hidden = checkpoint(model.blocks[0], hidden, use_reentrant=True)
+    logits = model.head(model.final_norm(model.blocks[1](hidden)))
+    flat = F.cross_entropy(logits.flatten(0, 1), rows["targets"].flatten(), reduction="none")
+    return flat.view(rows["targets"].shape)
+
+
+def looks_up_sparsely(model: Any, rows: Mapping[str, Tensor]) -> Tensor:
+    """As a function, so no module says so."""
+    own = F.embedding(rows["tokens"], model.embedding.tokens.weight, sparse=True).sum(2)
+    return own.square()
+
+
+def cut_off(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+    raise InfrastructureFailed("storage is out of reach")
+
+
+def without_rows(error: str, **more: bool) -> Any:
+    return lambda batch: StepBatch(batch.step, (), {}, error=error, **more)
+
+
+def of_one_part(change: Callable[[Any], dict[str, Any]], targets: int = 0) -> Any:
+    """A batch of which the first micro-batch is another, and so many targets fewer are counted."""
+
+    def made(batch: StepBatch) -> StepBatch:
+        first, *others = batch.micro_batches
+        rows, counted = batch.corpora[CORPUS]
+        parts = (replace(first, **change(first)), *others)
+        return replace(batch, micro_batches=parts, corpora={CORPUS: (rows, counted - targets)})
+
+    return made
+
+
+def optimizer_fails(here: Run) -> LossFn:
+    here.optimizer.step = fail
     return loss
 
 
-def optimizer_fails_half_way(model: GPT, optimizer: Any) -> LossFn:
-    step = optimizer.step
+def optimizer_fails_half_way(here: Run) -> LossFn:
+    optimizer, step = here.optimizer, here.optimizer.step
 
     def half(*_: object) -> None:
         groups = optimizer.param_groups
@@ -183,66 +315,182 @@ def optimizer_fails_half_way(model: GPT, optimizer: Any) -> LossFn:
 
 
 def leave(error: BaseException) -> Callable[..., Any]:
-    def loss_fn(*_: object) -> Any:
+    def raising(*_: object) -> Any:
         raise error
 
-    return loss_fn
+    return raising
 
 
-def optimizer_leaves(model: GPT, optimizer: Any) -> LossFn:
-    optimizer.step = leave(SystemExit(3))
+def optimizer_leaves(here: Run) -> LossFn:
+    here.optimizer.step = leave(SystemExit(3))
     return loss
 
 
-IN_THE_PASS: dict[str, Any] = {
-    each.__name__: each
-    for each in (
-        before_the_forward,
-        between_blocks,
-        after_the_forward,
-        as_backward_begins,
-        late_in_backward,
-        as_backward_ends,
-    )
+NOT_FINITE = r"rank 1, step 1: the gradient of \S+ is not finite"
+UNPLANNED = "rank 1, step 1: .*received a gradient that was not planned"
+ONE = (1, 0)
+# Passes with max_rows=1: two for all layers, then one of the adapter's domain.
+IN_THE_PASS: dict[str, Fault] = {
+    "before the forward": Fault(changed(fail)),
+    "between blocks": Fault(changed(with_hook(lambda m: m.blocks[1].attention, fail))),
+    "after the forward": Fault(changed(after_the_forward)),
+    "as backward begins": Fault(changed(as_backward_begins)),
+    "late in backward": Fault(changed(late_in_backward), under_way=True, counts=ONE),
+    "as backward ends": Fault(changed(as_backward_ends), under_way=True, counts=ONE),
 }
-FAULTS: dict[str, Any] = IN_THE_PASS | {
-    "optimizer_fails": optimizer_fails,
-    "optimizer_fails_half_way": optimizer_fails_half_way,
-    "optimizer_leaves": optimizer_leaves,
-    "exits": lambda *_: leave(SystemExit(3)),
-    "interrupted": lambda *_: leave(KeyboardInterrupt()),
-    "cancelled": lambda *_: leave(GeneratorExit("stopped")),
+UNLOADED = "rank 1, step 1: could not load its batch: shard 3"
+BEFORE_THE_PASS: dict[str, Fault] = {
+    "cannot load": Fault(batch=without_rows("shard 3 is bad"), message=f"{UNLOADED} is bad"),
+    "cannot reach": Fault(
+        batch=without_rows("shard 3: gone", unreachable=True),
+        error=InfrastructureFailed,
+        message=f"{UNLOADED}: gone",
+    ),
+    "is refused its batch": Fault(
+        batch=without_rows("shard 3 changed", refused=True),
+        error=Refused,
+        message=f"{UNLOADED} changed",
+    ),
+    "is elsewhere": Fault(
+        batch=lambda batch: replace(batch, step=batch.step + 1),
+        error=Refused,
+        message="rank 1: step differs between ranks: 2 here, 1 on rank 0",
+    ),
+    "reads an unknown stream": Fault(
+        batch=of_one_part(lambda _: {"stream": OTHER}),
+        error=Refused,
+        message=f"rank 1, step 1: .*{OTHER}, which no route",
+    ),
+    "reads an unknown corpus": Fault(
+        batch=lambda batch: replace(batch, corpora={"contraband": batch.corpora[CORPUS]}),
+        error=Refused,
+        message="rank 1, step 1: .*contraband, which was not admitted",
+    ),
+    "counts a row too few": Fault(
+        batch=lambda batch: replace(batch, corpora={CORPUS: (2, batch.corpora[CORPUS][1])}),
+        error=Refused,
+        message="rank 1, step 1: .*its corpora count 2 rows",
+    ),
+}
+FAULTS: dict[str, Fault] = (
+    BEFORE_THE_PASS
+    | IN_THE_PASS
+    | {
+        "forward of the second pass": Fault(changed(fail, 1)),
+        "forward of the next domain": Fault(changed(fail, 2), under_way=True),
+        "backward of the next domain": Fault(changed(as_backward_begins, 2), under_way=True),
+        "nan": Fault(changed(lambda *a: loss(*a) * math.nan), message=NOT_FINITE, under_way=True),
+        "infinity in the last pass": Fault(
+            changed(lambda *a: loss(*a) * math.inf, 2), message=NOT_FINITE, under_way=True
+        ),
+        "one infinite gradient": Fault(
+            changed(poisons_one_gradient),
+            message=NOT_FINITE.replace(r"\S+", r"final_norm\.weight"),
+            under_way=True,
+            counts=ONE,
+        ),
+        "backward by hand": Fault(
+            changed(calls_backward),
+            error=Refused,
+            message=UNPLANNED,
+            under_way=True,
+            counts=ONE,
+        ),
+        "backward by hand in several passes": Fault(
+            changed(calls_backward), error=Refused, message=UNPLANNED, under_way=True, counts=(2, 0)
+        ),
+        "a checkpointed block used twice": Fault(
+            changed(checkpoints_a_block_twice),
+            error=Refused,
+            message=UNPLANNED + ".*use_reentrant=False",
+            under_way=True,
+            counts=ONE,
+        ),
+        "a sparse gradient": Fault(
+            changed(looks_up_sparsely),
+            error=Refused,
+            message=r"rank 1, step 1: .*embedding\.tokens\.weight received a sparse gradient",
+            counts=ONE,
+        ),
+        "is cut off": Fault(
+            changed(cut_off),
+            error=InfrastructureFailed,
+            message="rank 1, step 1: storage is out of reach",
+        ),
+        "reduces its losses": Fault(
+            changed(lambda *a: loss(*a).mean()),
+            error=UsageError,
+            message=r"rank 1, step 1: loss_fn: .*shape \(\), .* \(1, 5\)",
+        ),
+        "detaches its losses": Fault(
+            changed(lambda *a: loss(*a).detach()),
+            error=UsageError,
+            message="rank 1, step 1: .*depend on no parameter",
+        ),
+        "states wrong targets": Fault(
+            batch=of_one_part(lambda part: {"row_targets": (4, *part.row_targets[1:])}, targets=1),
+            error=Refused,
+            message="rank 1, step 1: .*5 loss targets, row_targets says 4",
+            under_way=True,
+        ),
+    }
+)
+GOVERNED = [*FAULTS]
+FAULTS |= {
+    "optimizer fails": Fault(optimizer_fails),
+    "optimizer fails half way": Fault(optimizer_fails_half_way),
+    "optimizer leaves": Fault(optimizer_leaves),
+    "exits": Fault(lambda _: leave(SystemExit(3))),
+    "interrupted": Fault(lambda _: leave(KeyboardInterrupt())),
+    "cancelled": Fault(lambda _: leave(GeneratorExit("stopped"))),
 }
 
 
-def check_one_error(outcomes: list[Ended], what: str = "it broke", faulty: int = 1) -> None:
+def check_one_error(outcomes: Sequence[Ended], kind: type[GovrayError], message: str) -> None:
     for ended in outcomes:
-        assert type(ended.error) is RankFailed
-        assert str(ended.error).startswith(f"rank {faulty}, step ")
-        assert what in str(ended.error)
+        assert type(ended.error) is kind
+        with pytest.raises(kind, match=message):
+            raise ended.error
     assert len({str(ended.error) for ended in outcomes}) == 1
 
 
-def undisturbed(aggregator: str, steps: int, max_rows: int | None) -> tuple[float, ...]:
-    """The weights of a run that did the good steps of an attempt only."""
-    model, optimizer, run = build(aggregator, max_rows)
-    for step in (*range(steps), steps + 1):
-        run(batch_of(model, step), loss)
-    return held_by(optimizer)
+@pytest.mark.parametrize("name", GOVERNED)
+def test_a_fault_stops_all_ranks_together_and_the_next_step_is_sound(
+    two_ranks: RankPool, name: str
+) -> None:
+    fault, outcomes = FAULTS[name], two_ranks.run(attempt, "governed", name)
+    check_one_error(outcomes, fault.error, f"^{fault.message}")
+    good = two_ranks.run(undisturbed, "governed", 1, 1)
+    for ended, expected in zip(outcomes, good, strict=True):
+        assert not ended.moved
+        assert not ended.left_gradients
+        assert ended.after is None
+        assert ended.weights == expected
+        # No gradient is sent before the ranks agree.
+        assert ended.sent[1] or name in BEFORE_THE_PASS
+        assert not ended.sent[1] or name not in BEFORE_THE_PASS
+    assert (outcomes[-1].sent[0] > 0) == fault.under_way
+
+
+def test_the_rank_that_failed_keeps_the_cause(two_ranks: RankPool) -> None:
+    healthy, failed = two_ranks.run(attempt, "governed", "before the forward")
+    assert "ünknown" in failed.cause
+    assert "ünknown" in str(healthy.error)
+    assert healthy.cause == "None"
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "fault", "at", "max_rows"),
+    ("aggregator", "name", "at", "max_rows"),
     [  # hosts, steps and passes in turn
-        (("ddp", "fsdp2")[place % 2], fault, place // 2 % 2, (None, 2)[place // 3])
-        for place, fault in enumerate(IN_THE_PASS)
+        (("ddp", "fsdp2")[place % 2], name, place // 2 % 2, (None, 2)[place // 3])
+        for place, name in enumerate(IN_THE_PASS)
     ],
 )
 def test_a_pass_that_fails_under_a_host_of_torchs_stops_all_ranks(
-    two_ranks: RankPool, aggregator: str, fault: str, at: int, max_rows: int | None
+    two_ranks: RankPool, aggregator: str, name: str, at: int, max_rows: int | None
 ) -> None:
-    outcomes = two_ranks.run(attempt, aggregator, fault, at, max_rows)
-    check_one_error(outcomes)
+    outcomes = two_ranks.run(attempt, aggregator, name, at, max_rows)
+    check_one_error(outcomes, RankFailed, f"^rank 1, step {at}: ValueError: it broke")
     assert not any(ended.moved for ended in outcomes)
     for ended in outcomes:
         assert type(ended.after) is RankFailed
@@ -250,47 +498,31 @@ def test_a_pass_that_fails_under_a_host_of_torchs_stops_all_ranks(
         assert "last checkpoint" in str(ended.after)
 
 
-def before_any_pass(aggregator: str) -> tuple[str, tuple[float, ...]]:
-    """Rank 1 has no batch; then a good step."""
-    model, optimizer, run = build(aggregator)
-    run(batch_of(model, 0), loss)
-    unloaded = StepBatch(1, (), {}, error="shard 3 is gone")
-    said = ""
-    try:
-        run(unloaded if dist.get_rank() == 1 else batch_of(model, 1), loss)
-    except RankFailed as error:
-        said = str(error)
-    run(batch_of(model, 2), loss)
-    return said, held_by(optimizer)
-
-
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_after_a_failure_before_any_pass_the_next_step_is_sound(
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_after_a_failure_before_any_pass_the_next_step_of_a_host_is_sound(
     two_ranks: RankPool, aggregator: str
 ) -> None:
     good = two_ranks.run(undisturbed, aggregator, 1, None)
-    for (said, weights), expected in zip(
-        two_ranks.run(before_any_pass, aggregator), good, strict=True
-    ):
-        assert said.startswith("rank 1, step 1: could not load its batch")
-        assert weights == expected
+    outcomes = two_ranks.run(attempt, aggregator, "cannot load", 1, None)
+    check_one_error(outcomes, RankFailed, UNLOADED)
+    assert [ended.weights for ended in outcomes] == good
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "fault", "kind", "told"),
+    ("aggregator", "name", "kind", "told"),
     [
         ("governed", "exits", SystemExit, "SystemExit: 3"),
-        ("ddp", "interrupted", KeyboardInterrupt, "KeyboardInterrupt. "),
+        ("ddp", "interrupted", KeyboardInterrupt, r"KeyboardInterrupt\. "),
         ("fsdp2", "cancelled", GeneratorExit, "GeneratorExit: stopped"),
-        ("governed", "optimizer_leaves", SystemExit, "SystemExit: 3"),
+        ("governed", "optimizer leaves", SystemExit, "SystemExit: 3"),
     ],
 )
 def test_a_rank_that_leaves_tells_the_others_first(
-    two_ranks: RankPool, aggregator: str, fault: str, kind: type[BaseException], told: str
+    two_ranks: RankPool, aggregator: str, name: str, kind: type[BaseException], told: str
 ) -> None:
-    other, leaving = two_ranks.run(attempt, aggregator, fault)
+    other, leaving = two_ranks.run(attempt, aggregator, name)
     assert type(leaving.error) is kind
-    check_one_error([other], told)
+    check_one_error([other], RankFailed, f"^rank 1, step 1: .*{told}")
 
 
 def leaving_silently() -> Ended:
@@ -311,42 +543,44 @@ def test_without_a_word_the_others_wait() -> None:
     pool = RankPool(2, timeout=5.0)
     try:
         with pytest.raises((Hung, AssertionError)):
-            check_one_error(pool.run(leaving_silently)[:1], "SystemExit")
+            check_one_error(pool.run(leaving_silently)[:1], RankFailed, "SystemExit")
     finally:
         pool.close()
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "fault"),
+    ("aggregator", "name"),
     [
-        ("governed", "optimizer_fails"),
-        ("ddp", "optimizer_fails_half_way"),
-        ("fsdp2", "optimizer_fails_half_way"),
+        ("governed", "optimizer fails"),
+        ("ddp", "optimizer fails half way"),
+        ("fsdp2", "optimizer fails half way"),
     ],
 )
 def test_an_optimizer_that_fails_on_one_rank_stops_all(
-    two_ranks: RankPool, aggregator: str, fault: str
+    two_ranks: RankPool, aggregator: str, name: str
 ) -> None:
-    outcomes = two_ranks.run(attempt, aggregator, fault)
-    check_one_error(outcomes)
+    outcomes = two_ranks.run(attempt, aggregator, name)
+    check_one_error(outcomes, RankFailed, "^rank 1, step 1: .*it broke.*last checkpoint")
     for ended in outcomes:
-        assert "last checkpoint" in str(ended.error)
         assert type(ended.after) is RankFailed
         assert "step 1 failed when the weights of some ranks may have moved" in str(ended.after)
     assert outcomes[0].moved  # so going on would be wrong
 
 
+def alone(self: Agreement, step: int, *given: Any, **_: Any) -> Any:
+    """Take one's own failure as final, and the others' health for granted."""
+    *sums, failure = given
+    if failure is not None:
+        raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
+    return sums[0] if sums else None
+
+
 def without_third_status() -> Ended:
     """The control: each rank takes its own optimizer for all."""
-
-    def alone(self: Agreement, step: int, failure: RankFailure | None) -> None:
-        if failure is not None:
-            raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Agreement, "confirm", alone)
         patch.setattr(GovernedStep, "require_sound", lambda self: None)
-        return attempt("governed", "optimizer_fails")
+        return attempt("governed", "optimizer fails")
 
 
 def test_without_the_third_status_the_others_move_on_alone(two_ranks: RankPool) -> None:
@@ -357,3 +591,17 @@ def test_without_the_third_status_the_others_move_on_alone(two_ranks: RankPool) 
     assert went_on.after is None
     assert failed.after is None
     assert went_on.weights != failed.weights
+
+
+def without_second_status() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Agreement, "conclude", alone)
+        patch.setattr(Agreement, "confirm", lambda self, step, failure: None)
+        here = Run()
+        here.step(here.batch(0), fail if dist.get_rank() == 1 else loss)
+
+
+def test_without_the_second_status_the_others_do_not_learn_why(two_ranks: RankPool) -> None:
+    healthy, failed = two_ranks.outcomes(without_second_status)
+    assert "it broke" in str(failed)
+    assert "it broke" not in str(healthy)

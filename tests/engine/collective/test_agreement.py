@@ -1,24 +1,21 @@
-"""Whatever goes wrong on one rank up to the optimizer stops all with one error; no weight moves."""
+"""What ranks compare when they start and at every step, and what they count together."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
-from govray.engine.batch import AfterStep, StepBatch
-from govray.engine.collective.agreement import Agreement, RankFailure, Terms
+from govray.engine.batch import AfterStep
+from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.model.gpt import GPT, loss
-from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused, UsageError
+from govray.errors import Refused
 from tests.support.cases import (
-    CORPUS,
     PLAN,
     POLICY,
     allow_all,
@@ -29,133 +26,8 @@ from tests.support.cases import (
 )
 from tests.support.ranks import RankPool
 
-Fault = Callable[[StepBatch], tuple[StepBatch, Any]]
-
 OTHER = "sha256:" + "f" * 64
 START = datetime(2026, 11, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Stopped:
-    error: GovrayError | None
-    cause: str
-    moved: bool
-    left_gradients: bool
-
-
-def fingerprint(model: nn.Module) -> str:
-    state = hashlib.sha256()
-    for p in model.parameters():
-        state.update(p.detach().numpy().tobytes())
-    return state.hexdigest()
-
-
-# Faults of one step: (batch, loss function) → what the faulty rank uses instead.
-
-
-def cannot_load(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return StepBatch(batch.step, (), {}, error="shard 3: its digest is not the manifest's"), loss
-
-
-def cannot_reach(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return StepBatch(batch.step, (), {}, error="shard 3: gone", unreachable=True), loss
-
-
-def is_refused_its_batch(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return StepBatch(batch.step, (), {}, error="shard 3 changed", refused=True), loss
-
-
-def is_cut_off(batch: StepBatch) -> tuple[StepBatch, Any]:
-    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        raise InfrastructureFailed("storage is out of reach")
-
-    return batch, broken
-
-
-def raises_in_forward(batch: StepBatch) -> tuple[StepBatch, Any]:
-    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        raise ValueError("no such token: ünknown")
-
-    return batch, broken
-
-
-def is_elsewhere(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return replace(batch, step=batch.step + 1), loss
-
-
-def reduces_its_losses(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return batch, lambda model, rows: loss(model, rows).mean()
-
-
-def detaches_its_losses(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return batch, lambda model, rows: loss(model, rows).detach()
-
-
-def reads_an_unknown_stream(batch: StepBatch) -> tuple[StepBatch, Any]:
-    (only,) = batch.micro_batches
-    return replace(batch, micro_batches=(replace(only, stream=OTHER),)), loss
-
-
-def reads_an_unknown_corpus(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return replace(batch, corpora={"contraband": batch.corpora[CORPUS]}), loss
-
-
-def counts_a_row_too_few(batch: StepBatch) -> tuple[StepBatch, Any]:
-    rows, targets = batch.corpora[CORPUS]
-    return replace(batch, corpora={CORPUS: (rows - 1, targets)}), loss
-
-
-def states_wrong_targets(batch: StepBatch) -> tuple[StepBatch, Any]:
-    (only,) = batch.micro_batches
-    stated = (only.row_targets[0] - 1, *only.row_targets[1:])
-    rows, targets = batch.corpora[CORPUS]
-    wrong = replace(only, row_targets=stated)
-    return replace(batch, micro_batches=(wrong,), corpora={CORPUS: (rows, targets - 1)}), loss
-
-
-FAULTS: dict[Fault, tuple[type[GovrayError], str]] = {
-    cannot_load: (RankFailed, "rank 1, step 1: could not load its batch: shard 3: its digest"),
-    cannot_reach: (InfrastructureFailed, "rank 1, step 1: could not load its batch: shard 3: gone"),
-    is_refused_its_batch: (Refused, "rank 1, step 1: could not load its batch: shard 3 changed"),
-    is_cut_off: (InfrastructureFailed, "rank 1, step 1: storage is out of reach"),
-    raises_in_forward: (RankFailed, "rank 1, step 1: ValueError: no such token: ünknown"),
-    is_elsewhere: (Refused, "rank 1: step differs between ranks: 2 here, 1 on rank 0"),
-    reduces_its_losses: (UsageError, r"rank 1, step 1: loss_fn: .*shape \(\), .* \(3, 8\)"),
-    detaches_its_losses: (UsageError, "rank 1, step 1: .*depend on no parameter"),
-    reads_an_unknown_stream: (Refused, f"rank 1, step 1: .*{OTHER}, which no route"),
-    reads_an_unknown_corpus: (Refused, "rank 1, step 1: .*contraband, which was not admitted"),
-    counts_a_row_too_few: (Refused, "rank 1, step 1: .*its corpora count 2 rows"),
-    states_wrong_targets: (Refused, "rank 1, step 1: .*24 loss targets, row_targets says 23"),
-}
-
-
-def attempt(
-    fault: Callable[[StepBatch], tuple[StepBatch, Any]], faulty: tuple[int, ...]
-) -> Stopped:
-    """A good step, then one with the fault on the faulty ranks."""
-    torch.manual_seed(0)
-    model = GPT(2, 16, 8, 13)
-    route = allow_all(model)
-    run = governed(model, torch.optim.AdamW(model.parameters()), [route])
-
-    def batch(step: int) -> StepBatch:
-        rows = token_rows(3, 8, 13, step, dist.get_rank())
-        return step_batch(step, [micro_batch(route, rows)])
-
-    run(batch(0), loss)
-    before = fingerprint(model)
-    planted, loss_fn = fault(batch(1)) if dist.get_rank() in faulty else (batch(1), loss)
-    error, cause = None, ""
-    try:
-        run(planted, loss_fn)
-    except GovrayError as caught:
-        error, cause = caught, repr(caught.__cause__)
-    return Stopped(
-        error,
-        cause,
-        fingerprint(model) != before,
-        any(p.grad is not None for p in model.parameters()),
-    )
 
 
 def asked_to(by_rank: dict[int, AfterStep]) -> list[AfterStep]:
@@ -183,27 +55,6 @@ def test_all_ranks_hear_in_the_same_step_the_most_that_one_was_asked(two_ranks: 
         ({}, AfterStep.NOTHING),
     ):
         assert two_ranks.run(asked_to, by_rank) == [[AfterStep.NOTHING, heard]] * 2
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))
-def test_all_ranks_stop_with_one_error_that_names_the_rank(
-    two_ranks: RankPool, fault: Fault
-) -> None:
-    kind, message = FAULTS[fault]
-    outcomes = two_ranks.run(attempt, fault, (1,))
-    for stopped in outcomes:
-        assert type(stopped.error) is kind
-        with pytest.raises(kind, match=message):
-            raise stopped.error
-        assert not stopped.moved
-        assert not stopped.left_gradients
-    assert len({str(stopped.error) for stopped in outcomes}) == 1
-
-
-def test_the_rank_that_failed_keeps_the_cause(two_ranks: RankPool) -> None:
-    healthy, failed = two_ranks.run(attempt, raises_in_forward, (1,))
-    assert "ValueError" in failed.cause
-    assert healthy.cause == "None"
 
 
 def agreement(**changed: Any) -> Agreement:
@@ -303,29 +154,3 @@ def test_what_expires_in_flight_stops_all_ranks_by_rank_0s_clock(two_ranks: Rank
         first, second = two_ranks.run(expire, until, seconds)
         assert first == second
         assert first.startswith("step 7: policy licences expired: valid until 2026-11-01T00:00:00")
-
-
-# Routes and adapters belong to the set-up as well.
-
-
-def without_second_status(fault: Fault, faulty: tuple[int, ...]) -> Stopped:
-    """Take one's own failure as final, and the others' health for granted."""
-
-    def alone(self: Agreement, step: int, sums: Tensor, failure: RankFailure | None) -> Tensor:
-        if failure is not None:
-            raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
-        return sums
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Agreement, "conclude", alone)
-        patch.setattr(Agreement, "confirm", lambda self, step, failure: None)
-        stopped = attempt(fault, faulty)
-    if dist.get_rank() in faulty and stopped.error is not None:
-        raise stopped.error  # ends the process group, else the other rank would wait on
-    return stopped
-
-
-def test_without_the_second_status_the_others_do_not_learn_why(two_ranks: RankPool) -> None:
-    healthy, failed = two_ranks.outcomes(without_second_status, raises_in_forward, (1,))
-    assert "no such token" in str(failed)
-    assert "no such token" not in str(healthy.error)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from govray.engine.batch import StepBatch
 from govray.engine.collective import bucket_reducer as reducer_module
@@ -29,9 +26,9 @@ from govray.engine.collective.bucket_reducer import Reducer
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
-from govray.errors import GovrayError, RankFailed, Refused
+from govray.errors import RankFailed
 from govray.governance.policy.route import Route
-from tests.support.cases import POLICY, governed, micro_batch, step_batch, token_rows
+from tests.support.cases import governed, micro_batch, step_batch, token_rows
 from tests.support.explicit_sum import sum_over_ranks
 from tests.support.ranks import RankPool
 
@@ -305,247 +302,6 @@ def test_without_its_hooks_everything_is_sent_afterwards(two_ranks: RankPool) ->
         assert "send" in log
 
 
-# Faults. After a good step, one with the fault on the last rank; then a good one again.
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong on one rank."""
-
-    loss_fn: Callable[[int, nn.Module, Mapping[str, Tensor]], Tensor]
-    error: type[GovrayError]
-    message: str
-    under_way: bool = False
-    rows: Mapping[Route, int] = field(default_factory=lambda: {ALL: 2, LEFT: 1})
-    max_rows: int | None = 1
-
-
-def fail(*_: object) -> Any:
-    raise ValueError("it broke")
-
-
-def raises_in_forward(at: int) -> Any:
-    return lambda call, *args: fail() if call == at else loss(*args)
-
-
-def raises_in_backward(at: int) -> Any:
-    def loss_fn(call: int, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        losses = loss(model, rows)
-        if call == at:
-            losses.register_hook(fail)
-        return losses
-
-    return loss_fn
-
-
-def raises_late_in_backward(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
-    """When the gradient has come down to the embedding: the head's has gone."""
-    handle = model.blocks[0].register_forward_pre_hook(
-        lambda _, args: args[0].register_hook(fail) and None
-    )
-    try:
-        return loss(model, rows)
-    finally:
-        handle.remove()
-
-
-def gives(value: float, at: int) -> Any:
-    def loss_fn(call: int, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        return loss(model, rows) * (value if call == at else 1.0)
-
-    return loss_fn
-
-
-def poisons_one_gradient(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
-    """The loss is finite; one parameter's gradient is not."""
-
-    class Poison(torch.autograd.Function):
-        @staticmethod
-        def forward(_: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(_: Any, gradient: Tensor) -> Tensor:
-            return gradient * math.inf
-
-    losses = loss(model, rows)
-    return losses + 0 * Poison.apply(model.final_norm.weight.sum().expand(losses.shape) + 1.0)
-
-
-def calls_backward(call: int, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-    losses = loss(model, rows)
-    losses.sum().backward(retain_graph=True)
-    return losses
-
-
-def checkpoints_a_block_twice(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
-    hidden = model.embedding(rows["tokens"])
-    for _ in range(2):
-        hidden = checkpoint(model.blocks[0], hidden, use_reentrant=True)
-    logits = model.head(model.final_norm(model.blocks[1](hidden)))
-    flat = F.cross_entropy(logits.flatten(0, 1), rows["targets"].flatten(), reduction="none")
-    return flat.view(rows["targets"].shape)
-
-
-def looks_up_sparsely(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
-    """As a function, so no module says so."""
-    own = F.embedding(rows["tokens"], model.embedding.tokens.weight, sparse=True).sum(2)
-    return own.square()
-
-
-BROKE = "rank {last}, step 1: .*it broke"
-NOT_FINITE = r"rank {last}, step 1: the gradient of \S+ is not finite"
-UNPLANNED = "rank {last}, step 1: .*received a gradient that was not planned"
-# Passes with max_rows=1: two of ALL, then one of the adapter's domain.
-FAULTS: dict[str, Fault] = {
-    "forward of the first pass": Fault(raises_in_forward(0), RankFailed, BROKE),
-    "forward of the second pass": Fault(raises_in_forward(1), RankFailed, BROKE),
-    "forward of the next domain": Fault(raises_in_forward(2), RankFailed, BROKE, True),
-    "backward of the first pass": Fault(raises_in_backward(0), RankFailed, BROKE),
-    "backward of the next domain": Fault(raises_in_backward(2), RankFailed, BROKE, True),
-    "late in backward": Fault(raises_late_in_backward, RankFailed, BROKE, True, {ALL: 1}),
-    "nan": Fault(gives(math.nan, 0), RankFailed, NOT_FINITE, True),
-    "infinity in the last pass": Fault(gives(math.inf, 2), RankFailed, NOT_FINITE, True),
-    "one infinite gradient": Fault(
-        poisons_one_gradient,
-        RankFailed,
-        r"rank {last}, step 1: the gradient of final_norm\.weight is not finite",
-        True,
-        {ALL: 1},
-    ),
-    "backward by hand": Fault(calls_backward, Refused, UNPLANNED, True, {ALL: 1}),
-    "backward by hand in several passes": Fault(calls_backward, Refused, UNPLANNED, True, {ALL: 2}),
-    "a checkpointed block used twice": Fault(
-        checkpoints_a_block_twice, Refused, UNPLANNED + ".*use_reentrant=False", True, {ALL: 1}
-    ),
-    "a sparse gradient": Fault(
-        looks_up_sparsely,
-        Refused,
-        r"rank {last}, step 1: .*embedding\.tokens\.weight received a sparse gradient",
-        False,
-        {ALL: 1},
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Stopped:
-    error: GovrayError | None
-    moved: bool
-    left_gradients: bool
-    sent_before: int
-    goes_on: bool
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def same(one: Sequence[Tensor], another: Sequence[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, another, strict=True))
-
-
-def attempt(name: str) -> Stopped:
-    """A good step, the fault, and a good step; beside a run that never saw the fault."""
-    fault = FAULTS[name]
-    options = {"max_rows": fault.max_rows, "layout": of_size(2)}
-    model, _, run = fresh((ALL, LEFT), **options)
-    other, _, undisturbed = fresh((ALL, LEFT), tries_rows=False, **options)
-    good = {ALL: 2, LEFT: 1}
-    run(batch_of(0, good), loss)
-    undisturbed(batch_of(0, good), loss)
-    before = weights(model)
-    calls = -1
-    sent_before = 0
-
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return fault.loss_fn(calls, model, rows)
-
-    faulty = dist.get_rank() == dist.get_world_size() - 1
-    send_rest = Reducer.send_rest
-
-    def counting(self: Reducer) -> None:
-        nonlocal sent_before
-        sent_before = len(self._sent)
-        send_rest(self)
-
-    error = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reducer, "send_rest", counting)
-        try:
-            run(batch_of(1, fault.rows), loss_fn if faulty else loss)
-        except GovrayError as caught:
-            error = caught
-    moved = not same(weights(model), before)
-    left = any(p.grad is not None for p in model.parameters())
-    run(batch_of(1, good), loss)
-    undisturbed(batch_of(1, good), loss)
-    return Stopped(error, moved, left, sent_before, same(weights(model), weights(other)))
-
-
-def check_stopped(outcomes: Sequence[Stopped], kind: type[GovrayError], message: str) -> None:
-    for stopped in outcomes:
-        assert type(stopped.error) is kind
-        with pytest.raises(kind, match=message.format(last=len(outcomes) - 1)):
-            raise stopped.error
-        assert not stopped.moved
-        assert not stopped.left_gradients
-        assert stopped.goes_on
-    assert len({str(stopped.error) for stopped in outcomes}) == 1
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_stops_all_ranks_together_and_the_next_step_is_sound(
-    two_ranks: RankPool, name: str
-) -> None:
-    outcomes = two_ranks.run(attempt, name)
-    check_stopped(outcomes, FAULTS[name].error, FAULTS[name].message)
-    assert (outcomes[-1].sent_before > 0) == FAULTS[name].under_way
-
-
-def before_agreement(kind: str) -> tuple[str, str, int, bool]:
-    """A rank that has no batch, or another policy: (error's kind, text, sends, goes on)."""
-    model, _, run = fresh((ALL, LEFT), layout=of_size(1))
-    other, _, undisturbed = fresh((ALL, LEFT), layout=of_size(1), tries_rows=False)
-    batch = batch_of(0, {ALL: 1, LEFT: 1})
-    faulty = dist.get_rank() == dist.get_world_size() - 1
-    if faulty and kind == "policy":
-        run.agreement.terms = replace(run.agreement.terms, policy_digest="sha256:" + "f" * 64)
-    unloaded = replace(batch, micro_batches=(), corpora={}, error="shard 3 is gone")
-    error: GovrayError | None = None
-    with sends_counted() as sizes:
-        try:
-            run(unloaded if faulty and kind == "load" else batch, loss)
-        except GovrayError as caught:
-            error = caught
-    sent = len(sizes)
-    run.agreement.terms = replace(run.agreement.terms, policy_digest=POLICY)
-    run(batch, loss)
-    undisturbed(batch, loss)
-    return type(error).__name__, str(error), sent, same(weights(model), weights(other))
-
-
-@pytest.mark.parametrize(
-    ("kind", "error", "text"),
-    [
-        ("load", "RankFailed", "rank 1, step 0: could not load its batch: shard 3 is gone"),
-        ("policy", "Refused", "rank 1: policy digest differs between ranks"),
-    ],
-)
-def test_no_gradient_is_sent_before_the_ranks_agree(
-    two_ranks: RankPool, kind: str, error: str, text: str
-) -> None:
-    outcomes = two_ranks.run(before_agreement, kind)
-    assert len(set(outcomes)) == 1
-    name, said, sent, goes_on = outcomes[0]
-    assert name == error
-    assert said.startswith(text)
-    assert sent == 0
-    assert goes_on
-
-
 def dying(rank: int, store: str, at: int, report: Any) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -553,7 +309,7 @@ def dying(rank: int, store: str, at: int, report: Any) -> None:
         "gloo", init_method=store, rank=rank, world_size=3, timeout=timedelta(seconds=5 * PROMPT_S)
     )
     model, _, run = fresh((ALL, LEFT), max_rows=1, layout=of_size(2))
-    before = weights(model)
+    before = [p.detach().clone() for p in model.parameters()]
     calls = -1
 
     def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
@@ -568,7 +324,7 @@ def dying(rank: int, store: str, at: int, report: Any) -> None:
         run(batch_of(0, {ALL: 2, LEFT: 1}), loss_fn)
     except RankFailed as error:
         said = str(error)
-    report.send((said, same(weights(model), before)))
+    report.send((said, all(map(torch.equal, model.parameters(), before))))
 
 
 def test_a_rank_that_dies_is_reported_not_waited_for(tmp_path: Path) -> None:
