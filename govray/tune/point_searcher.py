@@ -72,10 +72,6 @@ class Points(tune.search.Searcher):
     def pause(self, trial_id: str) -> None:
         self._paused.add(trial_id)
 
-    def holds_room(self, trial_id: str) -> bool:
-        """Whether the trial counts as running: it began, and no scheduler has paused it."""
-        return trial_id in self._live and trial_id not in self._paused
-
     def wake(self, trial_id: str) -> None:
         self._live.add(trial_id)
         self._paused.discard(trial_id)

@@ -159,23 +159,18 @@ class FSDP2(Hosted):
         return gradient
 
 
-class _AllGather(DefaultAllGather):
-    """Torch's, once all ranks are there."""
+class _Met:
+    """One of torch's collectives, once all ranks are there."""
 
     def __init__(self, aggregator: FSDP2) -> None:
         self._aggregator = aggregator
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._aggregator.before_collective()
-        return super().__call__(*args, **kwargs)
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
-class _ReduceScatter(DefaultReduceScatter):
-    """Torch's, once all ranks are there."""
+class _AllGather(_Met, DefaultAllGather): ...
 
-    def __init__(self, aggregator: FSDP2) -> None:
-        self._aggregator = aggregator
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._aggregator.before_collective()
-        return super().__call__(*args, **kwargs)
+class _ReduceScatter(_Met, DefaultReduceScatter): ...

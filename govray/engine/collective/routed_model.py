@@ -21,7 +21,13 @@ from torch import nn
 from govray.engine.batch import MicroBatch
 from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
 from govray.engine.model.adapters import Adapters
-from govray.engine.steps.routed import Routed, count_targets, named_domains, resolve_parameters
+from govray.engine.steps.routed import (
+    Routed,
+    count_targets,
+    named_domains,
+    require_each_once,
+    resolve_parameters,
+)
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 
@@ -164,16 +170,7 @@ def _require_governed(
     optimizer: torch.optim.Optimizer,
 ) -> None:
     """Every parameter is in one group, and the optimizer moves these parameters only."""
-    listed = [name for names in groups.values() for name in names]
-    if sorted(listed) != sorted(parameters):
-        odd = sorted(set(parameters) ^ set(listed)) or sorted(
-            {n for n in listed if listed.count(n) > 1}
-        )
-        raise Refused(
-            f"the layer groups do not hold each parameter exactly once: see {odd[0]}",
-            where="groups",
-            do="Take the groups from layer_groups(model, ...)",
-        )
+    require_each_once(parameters, groups)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in parameters.items():
         if parameter.requires_grad and id(parameter) not in held:

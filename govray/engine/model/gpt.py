@@ -72,26 +72,8 @@ class GPT(nn.Module):
         if heads is None:
             most = max(1, width // _HEAD_WIDTH)
             heads = next(count for count in range(most, 0, -1) if width % count == 0)
-        sizes = {
-            "blocks": blocks,
-            "width": width,
-            "context": context,
-            "vocabulary": vocabulary,
-            "heads": heads,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise UsageError(f"{name} is {size}", where="GPT", do="Give at least 1")
-        if width % heads:
-            raise UsageError(
-                f"{heads} heads do not divide a width of {width}",
-                where="GPT",
-                do="Choose heads so that every head gets the same number of channels",
-            )
-        if not 0.0 <= dropout < 1.0:
-            raise UsageError(
-                f"dropout is {dropout}", where="GPT", do="Give a probability in [0, 1)"
-            )
+        sizes = {"blocks": blocks, "context": context, "vocabulary": vocabulary}
+        require_sizes("GPT", sizes, width, heads, dropout)
         self.context = context
         self.separator = separator
         self.embedding = Embedding(vocabulary, context, width, dropout)
@@ -152,6 +134,24 @@ class GPT(nn.Module):
             hidden = block(hidden, past=LayerPast(past, index))
         past.length = past.length or tokens.shape[1]
         return self.head(self.final_norm(hidden))
+
+
+def require_sizes(
+    model: str, sizes: Mapping[str, object], width: int, heads: int, dropout: float
+) -> None:
+    """Refuse sizes that make no transformer. ``sizes``: those that must be 1 or more, beside the
+    width and the number of heads."""
+    for name, size in {**sizes, "width": width, "heads": heads}.items():
+        if not isinstance(size, int) or size < 1:
+            raise UsageError(f"{name} is {size}", where=model, do="Give 1 or more")
+    if width % heads:
+        raise UsageError(
+            f"{heads} heads do not divide a width of {width}",
+            where=model,
+            do="Choose heads so that every head gets the same number of channels",
+        )
+    if not 0.0 <= dropout < 1.0:
+        raise UsageError(f"dropout is {dropout}", where=model, do="Give a probability in [0, 1)")
 
 
 class Embedding(nn.Module):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from govray.engine.model.gpt import Block
+from govray.engine.model.gpt import Block, require_sizes
 from govray.errors import UsageError
 
 _STD = 0.02
@@ -52,30 +52,14 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         shape = list(image) if isinstance(image, Sequence) else []
-        sizes = {"classes": classes, "patch": patch, "blocks": blocks, "width": width}
-        sizes |= {"heads": heads, **{f"image[{k}]": size for k, size in enumerate(shape)}}
-        for name, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise UsageError(
-                    f"{name} is {size}", where="VisionTransformer", do="Give 1 or more"
-                )
+        sizes = {"classes": classes, "patch": patch, "blocks": blocks}
+        sizes |= {f"image[{place}]": size for place, size in enumerate(shape)}
+        require_sizes("VisionTransformer", sizes, width, heads, dropout)
         if len(shape) != 3 or shape[1] % patch or shape[2] % patch:
             raise UsageError(
                 f"image {shape} is not cut into patches of {patch}",
                 where="VisionTransformer",
                 do="Give [channels, height, width], and a patch that divides height and width",
-            )
-        if width % heads:
-            raise UsageError(
-                f"{heads} heads do not divide a width of {width}",
-                where="VisionTransformer",
-                do="Choose heads so that every head gets the same number of channels",
-            )
-        if not 0.0 <= dropout < 1.0:
-            raise UsageError(
-                f"dropout is {dropout}",
-                where="VisionTransformer",
-                do="Give a probability in [0, 1)",
             )
         self.image, self.classes = tuple(shape), classes
         count = (shape[1] // patch) * (shape[2] // patch)

@@ -81,6 +81,20 @@ def count_targets(
     return counts
 
 
+def require_each_once(parameters: Iterable[str], groups: Mapping[str, Sequence[str]]) -> None:
+    """Refuse layer groups that do not hold each parameter exactly once."""
+    listed = [name for names in groups.values() for name in names]
+    if sorted(listed) != sorted(parameters):
+        odd = sorted({*parameters} ^ {*listed}) or sorted(
+            {name for name in listed if listed.count(name) > 1}
+        )
+        raise Refused(
+            f"the layer groups do not hold each parameter exactly once: see {odd[0]}",
+            where="groups",
+            do="Take the groups from layer_groups(model, ...)",
+        )
+
+
 def require_planned(
     micro_batches: Iterable[MicroBatch], alternatives: Mapping[str, Collection[str]]
 ) -> None:

@@ -31,7 +31,13 @@ from typing import Any, Protocol
 from govray.engine.steps.batch import IGNORED, AfterStep, MicroBatch, StepBatch
 from govray.engine.steps.first_exchange import FirstExchange, Terms
 from govray.engine.steps.rank_failure import FirstFailure, RankFailure, status, stop_if_failed
-from govray.engine.steps.routed import Routed, count_targets, named_domains, resolve_parameters
+from govray.engine.steps.routed import (
+    Routed,
+    count_targets,
+    named_domains,
+    require_each_once,
+    resolve_parameters,
+)
 from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
 from govray.errors import InfrastructureFailed, RankFailed, Refused, UsageError
@@ -77,7 +83,7 @@ class RoutedStep(GatedStep):
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}", do="Give a number above 0, or None")
         parameters = framework.parameters()
-        _require_governed(parameters, groups)
+        require_each_once(parameters, groups)
         self.framework = framework
         self.groups = groups
         self._group_of = {name: group for group, names in groups.items() for name in names}
@@ -275,19 +281,6 @@ class RoutedStep(GatedStep):
         rows = self.framework.gather(struct.unpack(f"={_TEXT_WORDS}q", own))
         sent = (struct.pack(f"={_TEXT_WORDS}q", *row) for row in rows)
         return [each.rstrip(b"\0").decode(errors="ignore") for each in sent]
-
-
-def _require_governed(parameters: Arrays, groups: Mapping[str, Sequence[str]]) -> None:
-    listed = [name for names in groups.values() for name in names]
-    if sorted(listed) != sorted(parameters):
-        odd = sorted({*parameters} ^ {*listed}) or sorted(
-            {name for name in listed if listed.count(name) > 1}
-        )
-        raise Refused(
-            f"the layer groups do not hold each parameter exactly once: see {odd[0]}",
-            where="groups",
-            do="Take the groups from layer_groups(model, ...)",
-        )
 
 
 Arrays = Mapping[str, Any]
