@@ -1,13 +1,15 @@
-"""A queue whose time the test turns, over a cluster in memory."""
+"""A queue whose time the test turns, over a cluster in memory. Its process may end at any point."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete, event
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time
@@ -17,7 +19,7 @@ from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store import queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import QueueEntry
+from govray.platform.store.tables import Lease, Pool, QueueEntry
 from tests.support.pretended_cluster import PretendedCluster
 
 
@@ -113,3 +115,47 @@ class Queued:
                 return
             self.wait(10)
         raise AssertionError(f"no rest: {self.states()}")
+
+
+class Crashed(BaseException):
+    """The process is gone; nothing of it goes on."""
+
+
+class Crashing(RunLimits):
+    """Calls before and after it has told a run something."""
+
+    at_call: Callable[[], None] = staticmethod(lambda: None)
+
+    def tell(self, row: QueueEntry) -> None:
+        self.at_call()
+        super().tell(row)
+        self.at_call()
+
+
+@contextmanager
+def called(queue: Queued, call: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile ``call`` is called at every call of the cluster, each word to a run, and before
+    every commit."""
+
+    def at_commit(connection: object) -> None:
+        call()
+
+    telling = [each for each in (queue.run_limits,) if isinstance(each, Crashing)]
+    for each in (queue.cluster, *telling):
+        each.at_call = call
+    event.listen(queue.engine, "commit", at_commit)
+    try:
+        yield
+    finally:
+        event.remove(queue.engine, "commit", at_commit)
+        for each in (queue.cluster, *telling):
+            each.at_call = lambda: None
+
+
+def emptied(store: Engine) -> Engine:
+    """The store, without entries and who works them off."""
+    with Session(store) as session:
+        for table in (QueueEntry, Lease, Pool):
+            session.exec(delete(table))
+        session.commit()
+    return store

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, delete, event
-from sqlmodel import Session
+from sqlalchemy import Engine
 
 from govray.governance.submission.worker_cap import ANSWER, LARGEST, REQUEST, read_cap, write_cap
 from govray.platform.queue.giving_way import Holding
@@ -18,10 +16,9 @@ from govray.platform.queue.job import JobState
 from govray.platform.queue.outcome import run_name
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import GIVE_BACK_S, LEASE_S, QueuePass, Reconciler
-from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Lease, QueueEntry
-from tests.support.queued import Queued
+from govray.platform.store.tables import QueueEntry
+from tests.support.queued import Crashed, Crashing, Queued, called, emptied
 
 S = ExperimentState
 TO = "slots to a higher priority"
@@ -150,21 +147,6 @@ def test_a_stopped_one_frees_what_it_held_and_its_projects_limit_counts_that(
     assert queue.told() == (1, 4)  # whoever goes on with the run by hand has all workers
 
 
-class Crashed(BaseException):
-    """The process is gone; nothing of it goes on."""
-
-
-class Crashing(RunLimits):
-    """Calls before and after it has told a run something."""
-
-    at_call: Callable[[], None] = staticmethod(lambda: None)
-
-    def tell(self, row: QueueEntry) -> None:
-        self.at_call()
-        super().tell(row)
-        self.at_call()
-
-
 def story(
     queue: Elastic,
     crash: Callable[[], None],
@@ -202,29 +184,8 @@ def story(
     raise AssertionError(queue.states())
 
 
-@contextmanager
-def called(queue: Elastic, call: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile ``call`` is called at every call of the cluster, each word and each commit."""
-
-    def at_commit(connection: object) -> None:
-        call()
-
-    assert isinstance(queue.run_limits, Crashing)
-    queue.cluster.at_call = queue.run_limits.at_call = call
-    event.listen(queue.engine, "commit", at_commit)
-    try:
-        yield
-    finally:
-        event.remove(queue.engine, "commit", at_commit)
-        queue.cluster.at_call = queue.run_limits.at_call = lambda: None
-
-
 def fresh(store: Engine, storage: Path) -> Elastic:
-    with Session(store) as session:
-        session.exec(delete(QueueEntry))
-        session.exec(delete(Lease))
-        session.commit()
-    queue = Elastic(store, storage=storage)
+    queue = Elastic(emptied(store), storage=storage)
     queue.run_limits = Crashing(storage)
     queue.put_elastic()
     return queue

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, event
+from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.governance.formats.document import format_time
@@ -20,12 +19,12 @@ from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import LEASE_S, START_GRACE_S, SWEEP_S, QueuePass, Reconciler
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Lease, Pool, QueueEntry
+from govray.platform.store.tables import QueueEntry
 from govray.platform.store.usage import usage
 from govray.platform.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.databases import on_both
 from tests.support.pretended_cluster import RUNS_FOR
-from tests.support.queued import Queued
+from tests.support.queued import Crashed, Queued, called, emptied
 
 S, J = ExperimentState, JobState
 TOLD = "govray: it was told to end\nTask finished"
@@ -333,10 +332,6 @@ def test_a_job_that_nobody_follows_is_stopped_and_somebody_else_s_is_not(queue: 
     assert queue.cluster.told == {f"{id}-0"}
 
 
-class Crashed(BaseException):
-    """The process is gone; nothing of it goes on."""
-
-
 def scenario(engine: Engine) -> Queued:
     """Four slots, two projects, one of them with a limit; the fifth preempts."""
     limits = SlotLimits(pools={"default": 4}, projects={"b": ProjectLimit(max_slots=2)})
@@ -377,22 +372,6 @@ def story(queue: Queued, crash: Callable[[], None], made: type[Reconciler] = Rec
             return crashes
         assert turn < 80, queue.states()
     raise AssertionError
-
-
-@contextmanager
-def called(queue: Queued, call: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile ``call`` is called at every call of the cluster, and before every commit."""
-
-    def at_commit(connection: object) -> None:
-        call()
-
-    queue.cluster.at_call = call
-    event.listen(queue.engine, "commit", at_commit)
-    try:
-        yield
-    finally:
-        event.remove(queue.engine, "commit", at_commit)
-        queue.cluster.at_call = lambda: None
 
 
 def test_a_crash_at_any_call_is_repaired_by_the_next_pass(store: Engine) -> None:
@@ -443,12 +422,7 @@ class Hasty(Reconciler):
 
 def crashed_at(store: Engine, point: int, made: type[Reconciler] = Reconciler) -> Queued:
     """The queue at its end, after its process was ended at this point."""
-    with Session(store) as session:
-        session.exec(delete(QueueEntry))
-        session.exec(delete(Lease))
-        session.exec(delete(Pool))
-        session.commit()
-    queue, calls = scenario(store), count()
+    queue, calls = scenario(emptied(store)), count()
 
     def crash() -> None:
         if next(calls) == point:
