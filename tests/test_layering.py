@@ -56,13 +56,15 @@ NARROW: dict[str, tuple[str, ...]] = {
     "engine.steps": ("errors", "governance"),
     "engine.jax": ("errors", "governance", "engine.steps"),
     # For everybody: the base install, and nothing of the service but its description.
-    "platform.client": ("errors", "storage"),
+    "platform.client": ("errors", "storage", "platform.wire"),
+    # What both ends say: no store, and of it the states alone.
+    "platform.wire": ("platform.store.states",),
     "platform.store": ("errors", "extras", "governance", "storage"),
     "platform.tasks": ("errors", "extras", "printable", "governance", "storage"),
     # Neither Ray nor torch: of `train` it has what lies in a run's folder.
     "platform.service": (
         *("errors", "printable", "traces", "governance", "storage"),
-        *("platform.store", "platform.tasks"),
+        *("platform.store", "platform.tasks", "platform.wire"),
         # How a commit's files are called, and which run's folder has them.
         *("train.checkpoint.commit_reader", "train.checkpoint.storage"),
         *("train.checkpoint.pins", "train.run_folder.figures", "train.run_folder.removal"),
@@ -122,7 +124,9 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "platform": (
         frozenset({"inference"}),
         frozenset({"alerts", "indexing", "queue", "service"}),
-        frozenset({"attestor", "client", "store", "tasks"}),
+        frozenset({"attestor", "client"}),
+        frozenset({"wire"}),
+        frozenset({"store", "tasks"}),
     ),
     "platform.service": (
         frozenset({"app"}),
@@ -183,6 +187,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "platform.alerts": frozenset({"sqlmodel", "sqlalchemy"}),
     "platform.attestor": frozenset({"sqlalchemy", "starlette", "pydantic"}),
     "platform.client": frozenset({"pydantic"}),
+    "platform.wire": frozenset({"pydantic"}),
     # numpy finds the extremes of each stretch of a line of numbers.
     "platform.indexing": frozenset({"sqlmodel", "sqlalchemy", "numpy"}),
     "platform.inference": frozenset(

@@ -13,7 +13,7 @@ from govray.cli.server_option import service
 from govray.cli.told import Before, Id, Limit, OfProject, OfUser, Since, Sort, acts, between
 
 if TYPE_CHECKING:
-    from govray.platform.client.documents import Experiment
+    from govray.platform.wire.answers import Experiment
 
 app = typer.Typer(help="List and show experiments; stop, resume, archive, tag or delete one.")
 

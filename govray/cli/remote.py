@@ -34,7 +34,7 @@ from govray.errors import UsageError
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
-    from govray.platform.client.documents import ExperimentCheck, Run
+    from govray.platform.wire.answers import ExperimentCheck, Run
 
 app = typer.Typer(
     name="govray --server URL",

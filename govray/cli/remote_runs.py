@@ -19,8 +19,8 @@ from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
-    from govray.platform.client.documents import Deletion
     from govray.platform.client.operations import Runs
+    from govray.platform.wire.answers import Deletion
 
 app = typer.Typer(help="List, show and compare runs, delete one, download its evidence.")
 

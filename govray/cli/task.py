@@ -14,7 +14,7 @@ from govray.cli.user_files import read_text
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.platform.client.documents import Task
+    from govray.platform.wire.answers import Task
 
 app = typer.Typer(help="Submit, list and open notebooks, shells and programs on the cluster.")
 

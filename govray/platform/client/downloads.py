@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
 from govray.platform.client.connection import Changed, Connection, Told
-from govray.platform.client.documents import StoredFile, StoredFiles
+from govray.platform.wire.answers import File, Files
 from govray.storage.atomic_file import make_folder, sync_folder
 from govray.storage.staged_folder import sync_all
 
@@ -36,7 +36,6 @@ PAUSE_S = 1.0
 """Before the second of them; twice that before the third, and so on."""
 _PIECE = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_SIZE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Downloaded:
     adapter that the caller has no right to is left out."""
 
     folder: Path
-    files: tuple[StoredFile, ...]
+    files: tuple[File, ...]
     whole: bool
 
 
@@ -76,7 +75,7 @@ def download(
         raise UsageError("already exists", where=str(into), do="Name a new folder")
     with _writing(into), _staged(into) as staged:
         for _ in range(TRIES):
-            found = connection.ask("GET", listing, StoredFiles)
+            found = connection.ask("GET", listing, Files)
             files = tuple(each for each in found.items if each.name.startswith(only))
             _check(files, connection.server)
             try:
@@ -106,7 +105,7 @@ def download(
 def _fetch(
     connection: Connection,
     listing: str,
-    files: tuple[StoredFile, ...],
+    files: tuple[File, ...],
     staged: Path,
     told: Told,
 ) -> None:
@@ -142,7 +141,7 @@ def _fetch(
 def _fetch_one(
     connection: Connection,
     address: str,
-    file: StoredFile,
+    file: File,
     part: Path,
     told: Callable[[int], None],
 ) -> None:
@@ -175,7 +174,7 @@ def _fetch_one(
 def _go_on(
     connection: Connection,
     address: str,
-    file: StoredFile,
+    file: File,
     part: Path,
     told: Callable[[int], None],
 ) -> None:
@@ -196,21 +195,21 @@ def _go_on(
         raise InfrastructureFailed("the connection ended in a file", where=connection.server)
 
 
-def _check(files: tuple[StoredFile, ...], server: str) -> None:
-    """Refuse names that leave the folder, and what is no size or digest."""
+def _check(files: tuple[File, ...], server: str) -> None:
+    """Refuse names that leave the folder, and what is no digest."""
     names = {each.name for each in files}
     for each in files:
         parts = each.name.split("/")
         plain = all(part not in ("", ".", "..") for part in parts) and each.name.isprintable()
         above = any("/".join(parts[:end]) in names for end in range(1, len(parts)))
-        known = _DIGEST.fullmatch(each.digest) and _SIZE.fullmatch(each.bytes)
+        known = _DIGEST.fullmatch(each.digest)
         if not plain or above or "\\" in each.name or len(each.name) > 1024 or not known:
             raise Malformed(f"the file {each.name[:80]!r} is not written here", where=server)
     if not 0 < len(names) == len(files) <= MOST_FILES:
         raise Malformed(f"it lists {len(files)} files, {len(names)} by name", where=server)
 
 
-def _part(file: StoredFile) -> str:
+def _part(file: File) -> str:
     return hashlib.sha256(f"{file.name}\0{file.digest}".encode()).hexdigest()
 
 

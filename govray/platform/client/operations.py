@@ -16,7 +16,9 @@ from pydantic.alias_generators import to_camel
 
 from govray.errors import Refused, UsageError
 from govray.platform.client.connection import Connection, Told, segment
-from govray.platform.client.documents import (
+from govray.platform.client.documents import Model, Version
+from govray.platform.client.downloads import Downloaded, download
+from govray.platform.wire.answers import (
     Archive,
     AttestationItem,
     Checkpoint,
@@ -27,16 +29,13 @@ from govray.platform.client.documents import (
     Experiment,
     ExperimentCheck,
     ExperimentItem,
+    Files,
     FoundVersion,
     Metric,
-    Model,
     Promoted,
     Run,
-    StoredFiles,
     Task,
-    Version,
 )
-from govray.platform.client.downloads import Downloaded, download
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -180,7 +179,7 @@ class Runs(Namespace):
     logs = Call("GET", "/v1/runs/{run}/logs", Json)
     log = Call("GET", "/v1/runs/{run}/logs/{name}", Json)
     log_text = Call("GET", "/v1/runs/{run}/logs/{name}/text", bytes)
-    checkpoint_files = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files", StoredFiles)
+    checkpoint_files = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files", Files)
     checkpoint_file = Call("GET", "/v1/runs/{run}/checkpoints/{step}/files/{path}", bytes)
 
     def download_checkpoint(
@@ -259,7 +258,7 @@ class Attestations(Namespace):
 
     list = Pages("/v1/attestations", AttestationItem)
     get = Call("GET", "/v1/attestations/{digest}", bytes)
-    files = Call("GET", "/v1/attestations/{digest}/files", StoredFiles)
+    files = Call("GET", "/v1/attestations/{digest}/files", Files)
     file = Call("GET", "/v1/attestations/{digest}/files/{path}", bytes)
     by_subject = Call("GET", "/v1/attestations:by-subject", Json)
     verify = Call("POST", "/v1/attestations:verify", Json, kind=SIGNED)

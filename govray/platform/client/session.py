@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from govray.errors import UsageError
 from govray.platform.client import operations
 from govray.platform.client.connection import Connection, CountedBody, Told, checked_url, segment
-from govray.platform.client.documents import Archive, Experiment, Run
 from govray.platform.client.logins import read_login
+from govray.platform.wire.answers import Archive, Experiment, Run
 
 ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
 """States that an experiment stays in until somebody resumes it."""

@@ -12,7 +12,7 @@ import pytest
 from govray.errors import Refused, UsageError
 from govray.platform.client import Client
 from govray.platform.client.connection import checked_url
-from govray.platform.client.documents import Experiment
+from govray.platform.wire.answers import Experiment
 from tests.support.listening import listening
 from tests.support.people import Service
 from tests.support.place import Place, place

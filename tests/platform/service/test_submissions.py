@@ -14,13 +14,13 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, delete, select
 
 from govray.cli import experiments
-from govray.platform.client.documents import Experiment
 from govray.platform.service.acting import acting
 from govray.platform.store import leases, pools
 from govray.platform.store import queue_entries as queue
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import AuditEntry, Lease, Pool, QueueEntry
+from govray.platform.wire.answers import Experiment
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 

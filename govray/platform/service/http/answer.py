@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Decimal = Annotated[str, BeforeValidator(str)]
-"""A whole number of the store as a decimal string, since JSON readers may round large ones."""
-
-
-class Answer(BaseModel):
-    """The base of response models. Fields that are ``None`` are ``null``."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, from_attributes=True, frozen=True
-    )
+from govray.platform.wire.answers import Answer as Answer
+from govray.platform.wire.answers import Decimal as Decimal
 
 
 class Body(BaseModel):

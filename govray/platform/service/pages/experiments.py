@@ -41,7 +41,6 @@ from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora, model_rows
 from govray.platform.service.routes import deletions
 from govray.platform.service.routes.experiments import (
-    MOST_RUNS,
     KnownExperiment,
     ask,
     check_tagging,
@@ -69,6 +68,7 @@ from govray.platform.store.tables import (
     Experiment,
     Run,
 )
+from govray.platform.wire.answers import MOST_RUNS
 from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, newest, one
 
 SHADES = 6

@@ -16,7 +16,6 @@ from typing import Annotated
 
 from anyio import fail_after, to_thread
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import Field
 from sqlmodel import Session
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
@@ -28,13 +27,13 @@ from govray.governance.submission.code_archive import (
     renew,
 )
 from govray.governance.submission.received_archive import ReceivedArchive, kept_bytes, receive
-from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.http.statuses import ANY_NAME, refusing
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.readers import SUBMITTERS
+from govray.platform.wire.answers import Archive
 from govray.storage.place import Place
 
 router = APIRouter(tags=["archives"], dependencies=[SUBMITTERS])
@@ -61,13 +60,6 @@ _Digest = Annotated[
         examples=["sha256:" + "5e" * 32],
     ),
 ]
-
-
-class Archive(Answer):
-    """An archive that is there. Submit with its digest as `archive`."""
-
-    digest: str
-    bytes: Decimal = Field(description="Of the archive.")
 
 
 class Uploads:

@@ -39,6 +39,7 @@ from govray.platform.service.visible.visible_models import (
 )
 from govray.platform.store import tables
 from govray.platform.store.tables import Attestation, Subject
+from govray.platform.wire.answers import AttestationItem
 
 router = APIRouter(tags=["attestations"])
 
@@ -82,28 +83,6 @@ Sha256 = Annotated[
         examples=["7c" * 32],
     ),
 ]
-
-
-class AttestationItem(Answer):
-    """An attestation in a listing.
-
-    A supplier gets ``digest``, ``name`` and ``public`` of a model that used its corpora; the rest
-    is for those who may read the whole attestation.
-    """
-
-    digest: str = Field(examples=["sha256:" + "7c" * 32])
-    name: str = Field(examples=["python-source-gpt"])
-    public: bool
-    run: str | None = None
-    signer: str | None = None
-    policy: str | None = None
-    trust_root: str | None = None
-    assurance: str | None = None
-    started: str | None = None
-    finished: str | None = None
-    revoked: str | None = Field(
-        default=None, description="Since when it is revoked, by the lists that the service has."
-    )
 
 
 class SubjectItem(Answer):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage
-from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -40,38 +39,11 @@ from govray.platform.store import deletions, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import ProjectSettings
 from govray.platform.store.states import CheckpointState
+from govray.platform.wire.answers import Deletion, Deletions
 from govray.storage.place import place
 from govray.train.run_folder import removal
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
-
-
-class Deletion(Answer):
-    """A run that is to be deleted, or was."""
-
-    run: str
-    experiment: str
-    project: str
-    at: str = Field(description="When it was marked.")
-    user: str
-    gone_after: str = Field(description="When it is removed, at the earliest.")
-    restored: str | None = Field(description="When the mark was taken back: it stays.")
-    begun: str | None = Field(description="When its removal began. From then on it stays deleted.")
-    gone: str | None = Field(description="When it was gone from the storage.")
-    why: str | None = Field(description="Why it is still there, though it is due.")
-    attested: bool = Field(
-        description="It has a model: this stays with its evidence, and the checkpoints go."
-    )
-    bytes: Count = Field(description="Of its checkpoints.")
-    digests: dict[str, Any] = Field(
-        description="Of its checkpoints, code, policy, prepared data and attestations."
-    )
-
-
-class Deletions(Answer):
-    """What became of each run of an experiment or project."""
-
-    items: list[Deletion]
 
 
 class Space(Answer):

@@ -44,14 +44,18 @@ from govray.platform.store.experiment_tags import replace_tags, tags_of
 from govray.platform.store.leases import standstill
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import ExperimentState
+from govray.platform.wire.answers import (
+    MOST_RUNS,
+    Experiment,
+    ExperimentCheck,
+    ExperimentItem,
+    PolicyKnown,
+)
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 Asks = TypeVar("Asks")
 """What something is asked of."""
-
-MOST_RUNS = 500
-"""That an experiment is answered with; `/v1/runs` lists all."""
 
 _Tag = Annotated[str, Field(max_length=64)]
 _Tags = Annotated[
@@ -116,89 +120,8 @@ class NewExperiment(Submitted):
     )
 
 
-class ExperimentItem(Answer):
-    """An experiment. What only a queue says is null of one that was started by hand."""
-
-    id: str
-    kind: str = Field(description="`train`, or `tune` for a search.")
-    name: str
-    project: str
-    user: str
-    state: ExperimentState
-    pool: str | None
-    priority: int | None
-    slots: int | None = Field(description="Workers that it holds while it runs.")
-    position: int | None = Field(
-        default=None,
-        description="Its place in its pool's queue by priority and time, from 1, while it waits. "
-        "A pool that is shared by project may take another first.",
-    )
-    policy: str | None = Field(description="Digest of the depth policy that it has to have.")
-    archive: str | None = Field(description="Digest of its working directory.")
-    forked_from: str | None = Field(description="The experiment that it is a fork of.")
-    job: str | None = Field(description="The cluster's name of its last job.")
-    attempt: int | None = Field(description="Jobs so far.")
-    failures: int | None = Field(description="Jobs that failed since its last progress.")
-    submitted: str = Field(description="Of one by hand: when it started.")
-    started: str | None
-    finished: str | None
-    why: str | None = Field(description="Why it is in its state.")
-    attested: str | None = Field(
-        description="`ATTESTED` or `NOT_ATTESTED`, once an attestor has decided; else null."
-    )
-    not_attested: str | None = Field(description="Why its model was not signed; else null.")
-    archived: bool
-    tags: list[str]
-
-
-class Experiment(ExperimentItem):
-    """An experiment with its file and its runs."""
-
-    file: str | None = Field(description="As it was sent, or with its overrides.")
-    config: dict[str, Any] | None = Field(description="As its runs read it; null: none is indexed.")
-    description: str = Field(description="One line about it, as its runs read it.")
-    notes: str = Field(description="Text about it, as its runs read it.")
-    storage: str | None = Field(description="Where its runs lie; null: none is indexed.")
-    runs: list[str] = Field(description=f"The first {MOST_RUNS} that are indexed, by their start.")
-
-
 _ORDERS = ("submitted", "name", "project", "user", "state")
 _OF_QUEUE = tuple(each for each in ExperimentItem.model_fields if each not in ("tags", "position"))
-
-
-class PolicyKnown(Answer):
-    """The policy at the place that the file names, as the latest run of this name read it."""
-
-    name: str
-    version: int
-    digest: str
-
-
-class ExperimentCheck(Answer):
-    """What an experiment would take at most, and which policy applies, as far as can be said."""
-
-    kind: str
-    name: str
-    project: str
-    pool: str
-    priority: int
-    workers: int = Field(description="Of one run; of an elastic one the most.")
-    slots: int = Field(description="Workers at once, of all runs together.")
-    gpus: float = Field(description="Devices at once.")
-    runs: int = Field(description="1 without a search.")
-    steps: str | None = Field(
-        default=None,
-        description="Of all runs together, if none ends early; null: the run ends with its data.",
-    )
-    rows_per_step: float = Field(description="Of one run, one route stream a profile.")
-    tokens: str | None = Field(default=None, description="Of all runs together; null for images.")
-    worker_hours: float | None = Field(default=None, description="null: not known.")
-    policy_place: str = Field(description="Where the file says that the policy lies.")
-    policy: PolicyKnown | None = Field(
-        default=None, description="null: no run of this name read it there."
-    )
-    unknown: list[str] = Field(description="What cannot be said yet, and why.")
-    file: str = Field(description="The file with the overrides.")
 
 
 class PoolItem(Answer):

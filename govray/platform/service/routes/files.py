@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
-from pydantic import Field
 from starlette.responses import RedirectResponse
 
 from govray.platform.service.http.answer import Answer, Decimal
@@ -40,6 +39,7 @@ from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.task_files import kept_files, open_kept
 from govray.platform.service.visible.visible_models import find_attestation
 from govray.platform.store import tables
+from govray.platform.wire.answers import File, Files
 from govray.storage.bucket_path import BucketPath
 
 router = APIRouter(tags=["files"])
@@ -72,21 +72,6 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     307: {"description": "The file lies on an object store.", "headers": header("Location")},
     **refusing(409, 416),
 }
-
-
-class File(Answer):
-    """A file, and what its bytes have to be."""
-
-    name: str
-    bytes: Decimal
-    digest: str = Field(examples=["sha256:" + "7c" * 32])
-
-
-class Files(Answer):
-    """The files that you may have, by name."""
-
-    items: list[File]
-    whole: bool = Field(description="Whether these are all. Adapters are given by right.")
 
 
 class TaskFile(Answer):

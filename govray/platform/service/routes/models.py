@@ -55,6 +55,7 @@ from govray.platform.store.promotion_gates import (
 )
 from govray.platform.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS
 from govray.platform.store.reverifications import changes
+from govray.platform.wire.answers import Promoted, Validation, VersionReference
 
 router = APIRouter(tags=["models"])
 
@@ -91,14 +92,6 @@ class Model(ModelName):
     production: str | None = Field(description="The version in production.")
 
 
-class VersionReference(BaseModel):
-    """A version, as suppliers and the public see it."""
-
-    model: str
-    version: str
-    attestation: str = Field(description="Digest of the attestation that it was made of.")
-
-
 class Change(BaseModel):
     """What happened to a version. `before` and `after` are stages."""
 
@@ -108,17 +101,6 @@ class Change(BaseModel):
     before: str | None
     after: str | None
     gates: str | None = Field(description="Digest of the gates that it passed.")
-
-
-class Validation(BaseModel):
-    """The number that a version's run was judged by, as its attestation states it."""
-
-    metric: str
-    goal: Literal["min", "max"]
-    value: float
-    corpora: list[str] = Field(
-        description="What it was measured on; none: the training loop measured it by itself."
-    )
 
 
 class Version(VersionReference):
@@ -171,16 +153,6 @@ class StageRequest(Body):
     """The stage to move to."""
 
     stage: Literal["staging", "production", "archived"]
-
-
-class Promoted(BaseModel):
-    """A change of stage that was made."""
-
-    model: str
-    version: str
-    before: str
-    after: str
-    replaced: str | None = Field(description="The version that was in production until then.")
 
 
 @router.get("/models")

@@ -24,6 +24,7 @@ from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState
+from govray.platform.wire.answers import CheckpointPin, CheckpointPins
 from govray.storage.place import place
 from govray.train.checkpoint import pins
 
@@ -35,19 +36,6 @@ WAIT_SECONDS = 5.0
 Step = Annotated[
     int, Path(ge=0, le=999_999_999, description="The checkpoint's step.", examples=[300])
 ]
-
-
-class CheckpointPin(Answer):
-    """A checkpoint that stays, and why."""
-
-    step: int
-    reason: str | None = Field(description="null: nothing pins it.")
-
-
-class CheckpointPins(Answer):
-    """The checkpoints of a run that stay, by step."""
-
-    items: list[CheckpointPin]
 
 
 class NewPin(Answer):

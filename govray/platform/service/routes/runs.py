@@ -7,14 +7,13 @@ corpus was used for, its supplier reads at the corpus.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import Field
 from sqlalchemy import String, case, cast
 from sqlmodel import Session, col, func, select
 
-from govray.governance.formats.document import Count, Timestamp
+from govray.governance.formats.document import Timestamp
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.pagination import (
@@ -31,6 +30,7 @@ from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_runs import find_run, told_once
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState, RunState
+from govray.platform.wire.answers import Checkpoint, Metric, Run
 
 router = APIRouter(tags=["runs"], dependencies=[RUN_READERS])
 
@@ -62,22 +62,6 @@ def run_order(sort: str, *, down: bool) -> Any:
     return key.label("sorted_by")
 
 
-class Run(Answer, tables.RunColumns):  # type: ignore[misc]
-    """One run."""
-
-
-class Metric(Answer):
-    """One number of one step."""
-
-    group: str
-    name: str
-    step: int
-    attempt: int
-    value: float | None = Field(default=None, description="null: the number was not finite.")
-    archived: bool = Field(description="A restart or rollback ran the step again.")
-    at: str | None = None
-
-
 class Decision(Answer):
     """A stop, restart, gate, flag, rollback or refusal."""
 
@@ -89,16 +73,6 @@ class Decision(Answer):
     corpus: str | None = None
     reason: str
     evidence: dict[str, Any]
-
-
-class Checkpoint(Answer):
-    """A commit of a run that is whole, or was."""
-
-    step: int
-    state: Literal["COMPLETED", "DELETED"]
-    digest: str | None = None
-    bytes: Count
-    at: str | None = None
 
 
 def started_between(statement: Any, started: Any, since: str | None, before: str | None) -> Any:

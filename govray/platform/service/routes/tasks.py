@@ -38,11 +38,10 @@ from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import entries, reads_file
 from govray.platform.store import queue_entries
 from govray.platform.store.leases import standstill
-from govray.platform.store.project_settings import TaskKind
 from govray.platform.store.queue_entries import LONGEST_CONFIG
-from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import QueueEntry
 from govray.platform.tasks.task_file import KINDS, SHOWN, read_task
+from govray.platform.wire.answers import Task
 
 router = APIRouter(tags=["tasks"])
 
@@ -57,28 +56,6 @@ _TaskId = Annotated[
         description="The task's id in the queue.",
     ),
 ]
-
-
-class Task(Answer):
-    """A task in the queue."""
-
-    id: str
-    kind: TaskKind
-    name: str
-    project: str
-    user: str
-    state: ExperimentState
-    pool: str
-    submitted: str
-    started: str | None
-    finished: str | None
-    why: str | None
-    shown: bool = Field(description="Whether it can be opened: it answers over HTTP while it runs.")
-    file: str | None = Field(
-        default=None,
-        description="For who submitted it, and for engineers and admins of its project. A listing "
-        "leaves it out.",
-    )
 
 
 class NewTask(Submitted):

@@ -19,18 +19,14 @@ from govray.governance.trust.license import LicenseCategory
 from govray.platform.service.http.problems import not_valid
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.routes.models import (
-    JUDGED,
-    Validation,
-    VersionReference,
-    validation,
-)
+from govray.platform.service.routes.models import JUDGED, validation
 from govray.platform.service.visible.reach import within
 from govray.platform.service.visible.visible_models import reads_registry, whole_attestations
 from govray.platform.store import version_search
 from govray.platform.store.registry import Stage
 from govray.platform.store.tables import Attestation, CorpusUse, Inherited, ModelVersion
 from govray.platform.store.version_search import VersionSearch
+from govray.platform.wire.answers import FoundVersion, VersionReference
 
 router = APIRouter(tags=["models"])
 
@@ -50,16 +46,6 @@ _Categories = Annotated[tuple[LicenseCategory, ...], Field(max_length=MOST_ASKED
 _Corpora = Annotated[
     tuple[Annotated[str, Field(max_length=128)], ...], Field(max_length=MOST_ASKED), _some
 ]
-
-
-class FoundVersion(VersionReference):
-    """A version, and what its attestation states that can be asked for."""
-
-    stage: Stage | None = Field(description="For staff, and roles where its run lies.")
-    validation: Validation | None
-    assurance: AssuranceLevel
-    isolation: Isolation
-    finished: str = Field(description="When its run finished.")
 
 
 class VersionFilter:
