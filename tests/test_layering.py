@@ -292,7 +292,8 @@ def may_import(place: str, target: str, *, deferred: bool) -> bool:
         return False
     # The demo is no verb, but for the module of its verb.
     verb = room == "cli" and (not place.startswith("cli.demo.") or place == "cli.demo.command")
-    if verb and not deferred and other not in CLI_TOP_ROOMS:
+    top = other in CLI_TOP_ROOMS or target.startswith("platform.wire.operations")
+    if verb and not deferred and not top:
         return False
     narrow = within(place, NARROW)
     if narrow and not within(target, [narrow, *NARROW[narrow]]):

@@ -15,7 +15,7 @@ PACKAGE = Path(govray.__file__).parent
 # row or answer of. The client's documents are those answers.
 SAME = (
     *("platform.store.tables", "platform.attestor.register_tables"),
-    *("platform.service.routes.", "platform.wire.answers", "platform.client.documents"),
+    *("platform.service.routes.", "platform.wire.answers"),
 )
 
 # Other names that are used twice, and why.

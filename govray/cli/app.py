@@ -26,7 +26,6 @@ from govray.cli import (
     adapter,
     alerts,
     audit,
-    audit_log,
     checkpoint,
     completion,
     corpus,
@@ -62,6 +61,7 @@ from govray.cli import (
 )
 from govray.cli.demo import command as demo
 from govray.cli.guessed_verbs import Family
+from govray.cli.listing_verbs import listing_verb
 from govray.errors import UsageError
 from govray.storage.storage_url import check_path
 
@@ -149,7 +149,7 @@ TOPICS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
         "alerts": alerts.app,
         "webhook": _there["webhook"],
         "usage": usage.usage,
-        "audit-log": audit_log.audit_log,
+        "audit-log": listing_verb("audit-log"),
     },
     "people": {
         "whoami": login.whoami,

@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
+from govray.cli.listing_verbs import add_listings
 from govray.cli.model import Labels, Notes, pairs
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
-from govray.cli.told import Before, Since, between, save, tell_rows
+from govray.cli.told import save, tell_rows
 from govray.cli.user_files import read, sha256
 from govray.errors import CouldNotCheck, VerificationFailed
 
@@ -28,23 +29,9 @@ Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="The digest, as ls
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")]
 
 
-@attestations.command()
-def ls(
-    run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="List those of this run.")
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="List those of models of this name."),
-    ] = None,
-    since: Since = None,
-    before: Before = None,
-) -> None:
-    """List the attestations that you may read, the newest first."""
-    found = service().attestations.list(run=run, name=name, **between(since, before))
-    columns = {"attestation": "digest", "name": "name", "run": "run", "signer": "signer"}
-    rows = (each.model_dump(by_alias=True) for each in found)
-    tell_rows(rows, columns, "No attestation is like that, as far as you may read")
+add_listings(attestations, "attestation")
+add_listings(policies, "policy")
+add_listings(corpora, "corpus")
 
 
 @attestations.command()
@@ -54,8 +41,8 @@ def find(
     """Find the attestations about a file, by its SHA-256. The file is not sent."""
     digest = sha256(file)
     found = service().attestations.by_subject(sha256=digest)["items"]
-    columns = {"attestation": "attestation", "file": "name", "run": "run"}
-    tell_rows(found, columns, f"Nothing that you may read is about {digest}")
+    none = f"Nothing that you may read is about {digest}"
+    tell_rows(found, "attestation, file: name, run", none)
 
 
 @attestations.command()
@@ -116,34 +103,10 @@ def register(
     field("attests", done.attestation)
 
 
-@policies.command("ls")
-def list_policies(
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="List those of this name.")
-    ] = None,
-) -> None:
-    """List the policies that you may read."""
-    columns = {each: each for each in ("name", "version", "digest", "signer")}
-    found = service().policies.list(name=name)
-    tell_rows(found, columns, "No policy is like that, as far as you may read")
-
-
 @policies.command("get")
 def get_policy(digest: Digest, out: Out) -> None:
     """Write a policy's envelope to FILE, byte for byte as it was signed."""
     save(service().policies.get(digest), out, digest=digest)
-
-
-@corpora.command("ls")
-def list_corpora(
-    supplier: Annotated[
-        str | None, typer.Option("--supplier", metavar="NAME", help="List those of this supplier.")
-    ] = None,
-) -> None:
-    """List the corpora that you may read, as their credentials state them."""
-    columns = {each: each for each in ("name", "supplier", "sensitivity")}
-    found = service().corpora.list(supplier=supplier)
-    tell_rows(found, columns, "No corpus is there that you may read")
 
 
 @corpora.command("show")

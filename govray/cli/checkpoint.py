@@ -19,7 +19,7 @@ from govray.cli.option_group import Given, Run, given_place
 from govray.cli.output import field, in_bytes, line, print_table, report, table
 from govray.cli.process import account_name
 from govray.cli.server_option import service
-from govray.cli.told import RunId
+from govray.cli.told import RunId, tell_rows
 from govray.errors import Malformed, Refused, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, pin, copy or download one, delete the rest.")
@@ -235,16 +235,16 @@ def list_indexed(run: RunId) -> None:
         {**each.model_dump(by_alias=True), "pinned": each.step in pins, "pin": pins.get(each.step)}
         for each in sorted(runs.checkpoints(run), key=lambda each: -each.step)
     ]
-    report(rows)
-    if not rows:
-        line("nothing is committed, as far as the service has indexed the run")
-        return
-    grid = table("step", "state", "size", "committed", "pinned", right=("step", "size"))
-    for row in rows:
-        pinned = (row["pin"] or "yes") if row["pinned"] else ""
-        size = in_bytes(int(row["bytes"]))
-        grid.row(str(row["step"]), row["state"], size, row["at"] or "-", pinned)
-    print_table(grid)
+    tell_rows(
+        rows,
+        "step, state, size, committed: at, pinned",
+        "nothing is committed, as far as the service has indexed the run",
+        right=("step", "size"),
+        cells={
+            "size": lambda row: in_bytes(int(row["bytes"])),
+            "pinned": lambda row: (row["pin"] or "yes") if row["pinned"] else "",
+        },
+    )
 
 
 @remote.command("pin")

@@ -7,68 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli.listing_verbs import add_listings
+from govray.cli.output import field, line, report
 from govray.cli.remote_runs import tell_marked, tell_restored
 from govray.cli.server_option import service
-from govray.cli.told import Before, Id, Limit, OfProject, OfUser, Since, Sort, acts, between
+from govray.cli.told import Id, acts
 
 if TYPE_CHECKING:
     from govray.platform.wire.answers import Experiment
 
 app = typer.Typer(help="List and show experiments; stop, resume, archive, tag or delete one.")
 
-_STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
-
-
-@app.command("ls")
-def ls(
-    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
-    project: OfProject = None,
-    user: OfUser = None,
-    tag: Annotated[
-        str | None, typer.Option("--tag", metavar="WORD", help="List those with this tag.")
-    ] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", metavar="NAME", help="List those in this pool.")
-    ] = None,
-    archived: Annotated[
-        bool, typer.Option("--archived", help="List those that were archived.")
-    ] = False,
-    since: Since = None,
-    before: Before = None,
-    sort: Sort = None,
-    limit: Limit = 50,
-) -> None:
-    """List experiments, the latest first."""
-    from itertools import islice
-
-    found = service().experiments.list(
-        state=state,
-        project=project,
-        user=user,
-        tag=tag,
-        pool=pool,
-        archived=archived or None,
-        sort=sort,
-        **between(since, before),
-    )
-    items = list(islice(found, limit))
-    report([each.model_dump(by_alias=True) for each in items])
-    if not items:
-        line("No experiment is like that. Submit one: govray --server URL train FILE")
-        return
-    grid = table(
-        *("id", "name", "project", "user", "state", "place", "pool", "priority", "slots"),
-        *("tries", "why"),
-        right=("place", "priority", "slots", "tries"),
-    )
-    for each in items:
-        grid.row(
-            *(each.id, each.name, each.project, each.user, each.state, str(each.position or "")),
-            *("" if n is None else str(n) for n in (each.pool, each.priority, each.slots)),
-            *("" if each.attempt is None else str(each.attempt), each.why or ""),
-        )
-    print_table(grid)
+add_listings(app, "experiments")
 
 
 @app.command("show")

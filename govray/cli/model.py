@@ -7,9 +7,8 @@ binds the name and version to its attestation. The others ask the service.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +16,12 @@ from govray.cli import trust
 from govray.cli.completion import ids
 from govray.cli.fetched import Into, tell, with_bar
 from govray.cli.option_group import option_groups
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli.output import field, line, report
 from govray.cli.process import account_name
 from govray.cli.run_records import run_corpora, run_records
 from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
+from govray.cli.told import tell_rows
 from govray.cli.trust import Trusted
 from govray.errors import UsageError
 
@@ -114,22 +114,12 @@ def versions(
 ) -> None:
     """List the versions of a model, the highest first, or the models."""
     models = service().models
-    rows = models.list() if name is None else models.versions(name)
-    found = [each.model_dump(by_alias=True) for each in rows]
-    report(found)
-    if not found:
-        line("No model is registered. Register one: govray model register FOLDER --name NAME …")
-        return
+    none = "No model is registered. Register one: govray model register FOLDER --name NAME …"
     if name is None:
-        grid = table("model", "in production")
-        for each in found:
-            grid.row(each["name"], each.get("production") or "-")
-    else:
-        grid = table("version", "stage", "made", "by", "attestation")
-        for each in found:
-            stage, *rest = (each.get(key) or "-" for key in ("stage", "created", "user"))
-            grid.row(each["version"], stage, *rest, f"{each['attestation'][:19]}…")
-    print_table(grid)
+        tell_rows(models.list(), "model: name, in production: production", none)
+        return
+    columns = "version, stage, made: created, by: user, attestation: {attestation:.19}…"
+    tell_rows(models.versions(name), columns, none)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,27 +207,21 @@ def find(
     that the model has not.
     """
     wanted = vars(asked) | {"model": name, "best": True if asked.best else None}
-    found = [
-        each.model_dump(by_alias=True)
-        for each in islice(service().models.find(**wanted), asked.best)
-    ]
-    report(found)
-    if not found:
-        line("No version is like that, of those whose attestation you may read whole")
-        return
-    grid = table("version", "stage", "validation", "on", "assurance", "isolation", "attestation")
-    for each in found:
-        judged = each["validation"]
-        grid.row(
-            f"{each['model']} {each['version']}",
-            each["stage"] or "-",
-            f"{judged['metric']} {judged['value']:.6g}" if judged else "-",
-            (", ".join(judged["corpora"]) or "by its own loop") if judged else "-",
-            each["assurance"],
-            each["isolation"],
-            f"{each['attestation'][:19]}…",
-        )
-    print_table(grid)
+    tell_rows(
+        service().models.find(**wanted),
+        "version: {model} {version}, stage, "
+        "validation: {validation[metric]} {validation[value]:.6g}, on: validation, "
+        "assurance, isolation, attestation: {attestation:.19}…",
+        "No version is like that, of those whose attestation you may read whole",
+        limit=asked.best,
+        cells={"on": _judged_on},
+    )
+
+
+def _judged_on(row: dict[str, Any]) -> str:
+    if row["validation"] is None:
+        return "-"
+    return ", ".join(row["validation"]["corpora"]) or "by its own loop"
 
 
 @remote.command()

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from govray.cli.listing_verbs import add_listings
 from govray.cli.output import line, report
 from govray.cli.remote_runs import tell_marked
 from govray.cli.server_option import service
-from govray.cli.told import tell_rows
 from govray.cli.user_files import read_text
 
 app = typer.Typer(help="Make, list, archive and delete projects, and set their config policies.")
@@ -34,11 +34,7 @@ def new(
     line(f"Made the project {name} in {workspace}")
 
 
-@app.command("ls")
-def ls() -> None:
-    """List projects."""
-    columns = {"project": "name", "workspace": "workspace", "archived": "archived"}
-    tell_rows(service().projects.list(), columns, "No project is there that you see")
+add_listings(app, "project")
 
 
 @app.command()
@@ -98,11 +94,7 @@ def new_workspace(
     line(f"Made the workspace {name}")
 
 
-@workspaces.command("ls")
-def ls_workspace() -> None:
-    """List workspaces."""
-    columns = {"workspace": "name", "description": "description", "archived": "archived"}
-    tell_rows(service().projects.workspaces(), columns, "No workspace is there that you see")
+add_listings(workspaces, "workspace")
 
 
 @workspaces.command("archive")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import process, separation, user_files
+from govray.cli.listing_verbs import add_listings
 from govray.cli.output import LogFormat, line, note, report
-from govray.cli.server_option import service
 from govray.cli.store import opened
-from govray.cli.told import tell_rows
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
@@ -108,16 +107,7 @@ def run(
         reconciler.release()
 
 
-@remote.command("pools")
-def pools() -> None:
-    """List the pools of the queue, and the workers that each has room for."""
-    columns = {"pool": "name", "slots": "slots", "labels": "labels"}
-    tell_rows(
-        service().experiments.pools()["items"],
-        columns,
-        "Nobody works off the queue yet. The cluster's operator does by: "
-        "govray queue run deploy/queue.yaml",
-    )
+add_listings(remote, "queue")
 
 
 @app.command("helm")

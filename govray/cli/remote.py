@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import (
-    audit_log,
     catalogue,
     checkpoint,
     experiments,
@@ -27,6 +26,7 @@ from govray.cli import (
 )
 from govray.cli.fetched import mib
 from govray.cli.guessed_verbs import Family
+from govray.cli.listing_verbs import listing_verb
 from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, StageBar, field, line, note, report
 from govray.cli.server_option import service
@@ -151,7 +151,7 @@ app.command("login")(login.login)
 app.command("logout")(login.logout)
 app.command("whoami")(login.whoami)
 app.command("usage")(usage.usage)
-app.command("audit-log")(audit_log.audit_log)
+app.command("audit-log")(listing_verb("audit-log"))
 
 
 def _submit(verb: str, config: Path | None, given: SubmitOptions) -> None:

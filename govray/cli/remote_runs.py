@@ -12,15 +12,16 @@ import typer
 
 from govray.cli.completion import ids
 from govray.cli.fetched import Into, tell, with_bar
+from govray.cli.listing_verbs import add_listings
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
-from govray.cli.told import Before, Limit, OfProject, RunId, Since, Sort, between
+from govray.cli.told import RunId
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
-    from govray.platform.client.operations import Runs
     from govray.platform.wire.answers import Deletion
+    from govray.platform.wire.operations import Runs
 
 app = typer.Typer(help="List, show and compare runs, delete one, download its evidence.")
 
@@ -37,38 +38,7 @@ MOST_LINES = 2000
 """Of one answer of the service."""
 
 
-@app.command("ls")
-def ls(
-    experiment: Annotated[
-        str | None,
-        typer.Option("--experiment", metavar="ID", help="List those of this experiment."),
-    ] = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state", metavar="STATE", help="List those in this state, such as COMPLETED."
-        ),
-    ] = None,
-    since: Since = None,
-    before: Before = None,
-    sort: Sort = None,
-    limit: Limit = 50,
-) -> None:
-    """List the runs that the service has indexed, the latest first."""
-    from itertools import islice
-
-    asked = {"experiment": experiment, "state": state, "sort": sort} | between(since, before)
-    found = list(islice(service().runs.list(**asked), limit))
-    report([each.model_dump(by_alias=True) for each in found])
-    if not found:
-        line("No run is like that. Submit one: govray --server URL train FILE")
-        return
-    grid = table("run", "experiment", "state", "step", "loss", "started", right=("step", "loss"))
-    for each in found:
-        loss = "" if each.loss is None else f"{each.loss:.3f}"
-        step = f"{each.step}/{each.max_steps}"
-        grid.row(each.id, each.experiment, each.state, step, loss, each.started)
-    print_table(grid)
+add_listings(app, "runs")
 
 
 @app.command("show")
@@ -94,30 +64,6 @@ def show(run: RunId) -> None:
         field("set", f"{name}={value}")
     for each in decided:
         line(f"{each['at'] or '-'}  {each['kind']}: {each['reason']}")
-
-
-@app.command("metrics")
-def metrics(
-    run: RunId,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Show this metric alone.")
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", metavar="GROUP", help="Show this group alone, such as training."),
-    ] = None,
-) -> None:
-    """List what a run measured, by group, name and step; --json for programs."""
-    found = list(service().runs.metrics(run, group=group, name=name))
-    report([each.model_dump(by_alias=True) for each in found])
-    if not found:
-        line("The service has no such number of the run")
-        return
-    grid = table("group", "name", "step", "value", right=("step", "value"))
-    for each in found:
-        value = "not finite" if each.value is None else f"{each.value:g}"
-        grid.row(each.group, each.name, str(each.step), value)
-    print_table(grid)
 
 
 @app.command("compare")
@@ -270,24 +216,3 @@ def tell_restored(found: list[Deletion]) -> None:
     report([each.model_dump(by_alias=True) for each in found])
     for each in found:
         line(f"{each.run}  stays")
-
-
-@app.command("deleted")
-def list_deleted(
-    project: OfProject = None,
-    limit: Limit = 50,
-) -> None:
-    """List runs that are marked to be deleted, and those that are gone."""
-    from itertools import islice
-
-    found = list(islice(service().runs.deletions(project=project), limit))
-    report([each.model_dump(by_alias=True) for each in found])
-    grid = table("run", "experiment", "project", "marked", "by", "gone", "why")
-    for each in found:
-        gone = f"on {each.gone}" if each.gone else f"after {each.gone_after}"
-        gone = "restored" if each.restored else gone
-        grid.row(
-            *(each.run, each.experiment, each.project, each.at, each.user, gone),
-            each.why or "",
-        )
-    print_table(grid)

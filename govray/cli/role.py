@@ -85,8 +85,7 @@ def ls(
     asked: dict[str, str | None] = {"user": user, "group": group}
     for scope, place in _places(workspace, project, model, case):
         asked |= {"scope": scope, "place": place}
-    names = ("id", "subjectKind", "subject", "role", "scope", "place", "until")
-    columns = {"kind" if name == "subjectKind" else name: name for name in names}
+    columns = "id, kind: subjectKind, subject, role, scope, place, until"
     none = "No role is bound. Bind one: govray role bind --user NAME --role ROLE --project P"
     tell_rows(service().people.roles(**asked), columns, none)
 
@@ -144,4 +143,4 @@ def ls_group() -> None:
         for member in people.members(group["name"])
     ]
     none = "No groups yet. Make one: govray group add GROUP USER"
-    tell_rows(rows, {"group": "group", "user": "user"}, none)
+    tell_rows(rows, "group, user", none)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from govray.cli.listing_verbs import add_listings
 from govray.cli.output import field, line, report
 from govray.cli.server_option import service
-from govray.cli.told import Id, OfUser, acts, save, tell_fields, tell_rows
+from govray.cli.told import Id, acts, save, tell_fields, tell_rows
 from govray.cli.user_files import read_text
 from govray.errors import UsageError
 
@@ -19,14 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Submit, list and open notebooks, shells and programs on the cluster.")
 
 
-@app.command()
-def ls(
-    user: OfUser = None,
-) -> None:
-    """List the tasks that you may see, the newest first."""
-    columns = {name: name for name in ("id", "kind", "name", "project", "user", "state", "why")}
-    found = (each.model_dump(by_alias=True) for each in service().tasks.list(user=user))
-    tell_rows(found, columns, "No task is there that you may see")
+add_listings(app, "task")
 
 
 @app.command()
@@ -74,8 +68,7 @@ def files(
     if (name is None) != (out is None):
         raise UsageError("a NAME needs --out, and --out a NAME", where="task files")
     if name is None or out is None:
-        columns = {"file": "name", "bytes": "bytes"}
-        tell_rows(tasks.files(id)["items"], columns, "The task keeps nothing yet")
+        tell_rows(tasks.files(id)["items"], "file: name, bytes", "The task keeps nothing yet")
         return
     save(tasks.file(id, name), out)
 

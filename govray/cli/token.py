@@ -77,8 +77,7 @@ def ls() -> None:
     people = service().people
     now = format_time(trust.reference_time(None))
     rows = [{**each, "state": _state(each, now)} for each in people.tokens()]
-    columns = {name: name for name in ("user", "id", "scopes", "expires", "state")}
-    tell_rows(rows, columns, "You have no token")
+    tell_rows(rows, "user, id, scopes, expires, state", "You have no token")
 
 
 def _state(token: dict[str, Any], now: str) -> str:

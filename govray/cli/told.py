@@ -5,37 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
+from string import Formatter
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from govray.cli.completion import ids
-from govray.cli.option_group import stated_time
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.server_option import service
 from govray.cli.user_files import write
 
-OfUser = Annotated[
-    str | None, typer.Option("--user", metavar="NAME", help="Show what this user did.")
-]
-OfProject = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="List those of this project.")
-]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Show what is of this time or later, in UTC."),
-]
-Before = Annotated[
-    str | None,
-    typer.Option("--before", metavar="TIME", help="Show what is from before this time, in UTC."),
-]
-Sort = Annotated[
-    str | None,
-    typer.Option(
-        "--sort", metavar="COLUMN", help="Sort by this field, such as name; -name: backwards."
-    ),
-]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many, the latest.")]
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="An id, as ls prints it.", autocompletion=ids)
 ]
@@ -43,30 +23,41 @@ Id = Annotated[
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.", autocompletion=ids)]
 
 
-def between(since: str | None, before: str | None) -> dict[str, str | None]:
-    """What a service is asked for `Since` and `Before`."""
-    return {
-        "since": stated_time(since, "--since"),
-        "before": stated_time(before, "--before"),
-    }
-
-
 def tell_rows(
-    rows: Iterable[Mapping[str, Any]],
-    columns: Mapping[str, str],
-    none: str,
+    rows: Iterable[Any],
+    columns: str,
+    none: str | None = None,
+    *,
     limit: int | None = None,
+    right: tuple[str, ...] = (),
+    blank: str = "-",
+    cells: Mapping[str, Callable[[dict[str, Any]], str]] = MappingProxyType({}),
 ) -> None:
-    """A listing. ``columns``: heading → field; ``none`` is said in the place of an empty table."""
-    found = list(islice(rows, limit))
+    """Print a listing of objects or documents, as `govray.platform.wire.operations.Listed` has it.
+    ``none`` is said in the place of an empty table."""
+    found = [
+        each if isinstance(each, dict) else each.model_dump(by_alias=True)
+        for each in islice(rows, limit)
+    ]
     report(found)
-    if not found:
+    if not found and none is not None:
         line(none)
         return
-    grid = table(*columns)
+    said = dict(each.partition(": ")[::2] for each in columns.split(", "))
+    grid = table(*said, right=right)
     for row in found:
-        grid.row(*(_text(row.get(each)) for each in columns.values()))
+        shown = {heading: _cell(row, of or heading, blank) for heading, of in said.items()}
+        shown |= {heading: cell(row) for heading, cell in cells.items()}
+        grid.row(*shown.values())
     print_table(grid)
+
+
+def _cell(row: Mapping[str, Any], said: str, blank: str) -> str:
+    """A field of a row, or a text with ``{fields}`` in braces if none of them is None."""
+    if "{" not in said:
+        return _text(row.get(said), blank)
+    named = (name.partition("[")[0] for _, name, _, _ in Formatter().parse(said) if name)
+    return blank if any(row[each] is None for each in named) else said.format_map(row)
 
 
 def tell_fields(title: str, value: Mapping[str, Any]) -> None:
@@ -108,9 +99,9 @@ def acts(app: typer.Typer, of: str, tell: Callable[[Any], None]) -> None:
         tell(known.unarchive(id) if undo else known.archive(id))
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, blank: str = "-") -> str:
     if value is None:
-        return "-"
+        return blank
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

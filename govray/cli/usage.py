@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from govray.cli.option_group import stated_time
-from govray.cli.output import in_bytes, line, print_table, report, table
+from govray.cli.output import in_bytes, line
 from govray.cli.server_option import service
+from govray.cli.told import tell_rows
 
 
 class UsageBy(StrEnum):
@@ -41,17 +42,11 @@ def usage(
         for row in known.usage_csv(**asked).splitlines():
             line(row)
         return
-    found = list(known.usage(**asked))
-    report(found)
-    if not found:
-        line("Nothing was used yet. Runs count once they are indexed: govray store index DIR")
-        return
-    numbers = ("submitted", "runs", "worker-hours", "accelerator-hours", "stored", "attested")
-    grid = table(by.value, *numbers, right=numbers)
-    for each in found:
-        hours = (f"{each[name]:.2f}" for name in ("workerHours", "acceleratorHours"))
-        grid.row(
-            *(each["name"], str(each["submitted"]), str(each["runs"])),
-            *(*hours, in_bytes(int(each["bytes"])), str(each["attested"])),
-        )
-    print_table(grid)
+    tell_rows(
+        known.usage(**asked),
+        f"{by.value}: name, submitted, runs, worker-hours: {{workerHours:.2f}}, "
+        "accelerator-hours: {acceleratorHours:.2f}, stored, attested",
+        "Nothing was used yet. Runs count once they are indexed: govray store index DIR",
+        right=("submitted", "runs", "worker-hours", "accelerator-hours", "stored", "attested"),
+        cells={"stored": lambda row: in_bytes(int(row["bytes"]))},
+    )

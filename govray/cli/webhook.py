@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import field, line, note, print_table, report, table
+from govray.cli.listing_verbs import add_listings
+from govray.cli.output import field, line, note, report
 from govray.cli.server_option import service
 
 app = typer.Typer(help="Make webhooks, and see what was sent to them.")
@@ -38,18 +39,7 @@ def add(
     note("Next  govray alerts run, which sends; and govray webhook test, which tries it")
 
 
-@app.command("ls")
-def list_all() -> None:
-    """List the webhooks."""
-    rows = list(service().webhooks.list())
-    report(rows)
-    if not rows:
-        line("No webhooks yet. Make one: govray webhook add URL")
-        return
-    grid = table("webhook", "url", "project", "events")
-    for row in rows:
-        grid.row(row["id"], row["url"], row.get("project") or "all", " ".join(row["kinds"]))
-    print_table(grid)
+add_listings(app, "webhook")
 
 
 @app.command("rm")

@@ -24,8 +24,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
-from govray.platform.client.connection import Changed, Connection, Told
-from govray.platform.wire.answers import File, Files
+from govray.platform.client.connection import Changed, Connection, Told, segment
+from govray.platform.wire.answers import AttestationItem, File, Files, Version
+from govray.platform.wire.operations import Models, Runs
 from govray.storage.atomic_file import make_folder, sync_folder
 from govray.storage.staged_folder import sync_all
 
@@ -100,6 +101,61 @@ def download(
         sync_folder(into.parent)
         shutil.rmtree(staged)
     return Downloaded(into, files, found.whole)
+
+
+class RunsWithFiles(Runs):
+    """The operations on runs, and downloads of what they left."""
+
+    def download_checkpoint(
+        self, run: str, step: int, *, into: Path, told: Told = lambda done, whole: None
+    ) -> Downloaded:
+        """Fetch a checkpoint to the new folder ``into``, as `downloads.download`."""
+        listing = f"/v1/runs/{segment(run)}/checkpoints/{step}/files"
+        return download(self._client, listing, into, told=told)
+
+    def download_evidence(
+        self, run: str, *, into: Path, told: Told = lambda done, whole: None
+    ) -> Downloaded:
+        """Fetch what was signed of a run, as `downloads.download`: its model's ``governance/``.
+        Raises `UsageError`: the run has no attestation that the caller may read."""
+        path, refused = "/v1/attestations", None
+        for each in self._client.pages(path, AttestationItem, query={"run": run}):
+            listing = f"{path}/{each.digest}/files"
+            try:
+                return download(self._client, listing, into, only="governance/", told=told)
+            except Refused as error:  # of the folder another attestation is in force
+                refused = error
+        raise refused or UsageError(
+            f"no attestation of the run {run!r} is there that you may read",
+            where=self._client.server,
+            do="A run is attested when it has finished; see govray runs ls",
+        )
+
+
+class ModelsWithFiles(Models):
+    """The registry, and downloads of its models."""
+
+    def download(
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        into: Path,
+        told: Told = lambda done, whole: None,
+        check: Callable[[Path, bool], None] = lambda folder, whole: None,
+    ) -> tuple[Version, Downloaded]:
+        """Fetch a version's files to the new folder ``into``, as `downloads.download`. Without a
+        version it is the one in production. Raises `UsageError`: none is."""
+        number = version or self.get(model).production
+        if number is None:
+            raise UsageError(
+                "no version is in production",
+                where=model,
+                do=f"Name a version; see govray model versions {model}",
+            )
+        found = self.version(model, number)
+        listing = f"/v1/attestations/{found.attestation}/files"
+        return found, download(self._client, listing, into, told=told, check=check)
 
 
 def _fetch(

@@ -303,3 +303,27 @@ class Archive(Answer):
 
     digest: str
     bytes: Decimal = Field(description="Of the archive.")
+
+
+# A model and a version as any caller reads them: what the public does not see is None. The service
+# has a class for each audience instead, so that none can hold what it may not see.
+
+
+class Model(Answer):
+    """A registered model. The public sees its name alone."""
+
+    name: str
+    description: str | None = None
+    labels: dict[str, str] | None = None
+    production: str | None = None
+
+
+class Version(VersionReference):
+    """A version of a model. The public sees which attestation it has."""
+
+    stage: str | None = None
+    labels: dict[str, str] | None = None
+    validation: Validation | None = None
+    notes: str | None = None
+    created: str | None = None
+    user: str | None = None

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from govray.platform.client import Client, documents
-from govray.platform.client.operations import Call, Namespace, Pages
+from govray.platform.client import Client
+from govray.platform.client.session import answer_of
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.routes import models
 from govray.platform.store.database import open_store
-from govray.platform.wire.answers import VersionReference
+from govray.platform.wire import answers
+from govray.platform.wire.operations import Call, Namespace, Pages
 
 STREAMS = {"live_metrics_stream", "logs_stream"}
 CLIENT = Client("http://127.0.0.1:9")
@@ -31,9 +32,10 @@ def description(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def operations() -> Iterator[tuple[str, Call[Any]]]:
     for noun, namespace in vars(CLIENT).items():
         if isinstance(namespace, Namespace):
-            for name, each in vars(type(namespace)).items():
-                if isinstance(each, Call):
-                    yield f"{noun}.{name}", each
+            for kind in type(namespace).mro():
+                for name, each in vars(kind).items():
+                    if isinstance(each, Call):
+                        yield f"{noun}.{name}", each
 
 
 def test_every_operation_of_the_service_is_one_of_the_client(description: dict[str, Any]) -> None:
@@ -60,26 +62,28 @@ def answered(description: dict[str, Any], each: Call[Any]) -> set[str]:
 
 
 def test_documents_are_those_that_are_answered(description: dict[str, Any]) -> None:
-    typed = [each for _, each in operations() if isinstance(each.answer, type)]
-    documents = [each for each in typed if issubclass(each.answer, BaseModel)]
+    read = {each: answer_of(each) for _, each in operations()}
+    documents = {
+        each: kind.__name__
+        for each, kind in read.items()
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+    }
     assert len(documents) > 20
-    wrong = [
-        each.path
+    # A version's history is more than the client's document of a version has.
+    answers = {
+        each: {name.removesuffix("WithHistory") for name in answered(description, each)}
         for each in documents
-        # A version's history is more than the client's document of a version has.
-        if each.answer.__name__
-        not in {name.removesuffix("WithHistory") for name in answered(description, each)}
-    ]
-    assert wrong == []
-    experiment = Call("GET", "/v1/experiments/{experiment}", BaseModel)
+    }
+    assert [each.path for each, kind in documents.items() if kind not in answers[each]] == []
+    experiment: Call[Any] = Call("GET", "/v1/experiments/{experiment}")
     assert answered(description, experiment) == {"Experiment"}  # the control
 
 
 @pytest.mark.parametrize(
     ("document", "whole", "public"),
     [
-        (documents.Model, models.Model, models.ModelName),
-        (documents.Version, models.Version, VersionReference),
+        (answers.Model, models.Model, models.ModelName),
+        (answers.Version, models.Version, answers.VersionReference),
     ],
 )
 def test_what_the_public_does_not_see_may_be_absent(
