@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from govray import __version__
 from govray.cli import (
@@ -68,21 +67,16 @@ from govray.storage.storage_url import check_path
 HELP = ("--help", "-h")
 
 
-class Verbs(TyperGroup):
+class Verbs(Family):
     """The verbs. To a verb that stands in a family, such as ``lint``, an error names the family."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except typer.TyperException as error:
-            whole = [
-                f"'{family} {args[0]}'"
-                for family, command in self.commands.items()
-                if args[0] in getattr(command, "commands", {})
-            ]
-            if whole:
-                error.message = f"No such command {args[0]!r}. Did you mean {' or '.join(whole)}?"
-            raise
+    def hint(self, family: str, word: str) -> str | None:
+        whole = [
+            f"'{family} {word}'"
+            for family, command in self.commands.items()
+            if word in getattr(command, "commands", {})
+        ]
+        return f" Did you mean {' or '.join(whole)}?" if whole else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each daily verb, and the names of all else by topic."""

@@ -58,10 +58,12 @@ class Family(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
-            error.message = f"No such command {args[0]!r}.{self._hint(ctx.info_name, args[0])}"
+            if (hint := self.hint(ctx.info_name, args[0])) is not None:
+                error.message = f"No such command {args[0]!r}.{hint}"
             raise
 
-    def _hint(self, family: str, word: str) -> str:
+    def hint(self, family: str, word: str) -> str | None:
+        """What an error says of ``word``; None: what typer says."""
         found = None if "/" in word or os.path.lexists(word) else self._meant(family, word)
         if (meant := next(found or iter(()), None)) is not None:
             return f" Did you mean 'govray {meant}'?"
