@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from urllib.parse import urlsplit
 
 import pytest
 from sqlmodel import Session
@@ -21,7 +24,6 @@ from govray.platform.client import Client
 from govray.platform.store import tables
 from govray.platform.store.states import RunState
 from govray.train.checkpoint import commit_folder
-from tests.support.breaking_proxy import BreakingProxy, breaking_proxy
 from tests.support.command import Done, Run
 from tests.support.happened import experiment, run_row
 from tests.support.in_time import in_time
@@ -29,6 +31,79 @@ from tests.support.people import Service, serve_models
 from tests.support.tree import ROOT
 from tests.support.web_server import Handler, web_server
 from tests.support.world import World
+
+
+class BreakingProxy:
+    """Each connection carries one request.
+
+    Attributes:
+        limit: Bytes of an answer, its head counted, that are let through; None: all.
+        holds: At the limit a connection stays open and silent, in place of ending.
+        asked: The heads of the requests, in order.
+        before: Called with the head of a request before it is passed on.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        parts = urlsplit(upstream)
+        self._upstream = (parts.hostname or "", parts.port or 0)
+        self.limit: int | None = None
+        self.holds = False
+        self.asked: list[str] = []
+        self.before: Callable[[str], None] = lambda head: None
+        self.silent = Event()
+        """Set once a connection is held."""
+        self.ended = Event()
+
+    def ranges(self, name: str) -> list[str | None]:
+        """The ranges that were asked for of a file, in order; None where none was."""
+        found: list[str | None] = []
+        for head in self.asked:
+            first, *fields = head.split("\r\n")
+            if first.split(" ")[1].endswith(f"/files/{name}"):
+                values = [each[7:] for each in fields if each.lower().startswith("range: ")]
+                found.append(values[0] if values else None)
+        return found
+
+    def carry(self, client: socket.socket) -> None:
+        with client, suppress(OSError), socket.create_connection(self._upstream) as service:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                data = client.recv(65536)
+                if not data:
+                    return
+                head += data
+            self.asked.append(head.decode("latin-1"))
+            self.before(self.asked[-1])
+            service.sendall(head)
+            left = self.limit
+            while data := service.recv(65536 if left is None else min(65536, max(1, left))):
+                if left is not None:
+                    if left <= 0:
+                        if self.holds:
+                            self.silent.set()
+                            self.ended.wait()
+                        return
+                    left -= len(data)
+                client.sendall(data)
+
+
+@contextmanager
+def breaking_proxy(upstream: str) -> Iterator[tuple[BreakingProxy, str]]:
+    """A proxy in front of ``upstream``, and its address."""
+    proxy = BreakingProxy(upstream)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+
+        def accept() -> None:
+            while not proxy.ended.is_set():
+                with suppress(OSError):
+                    client, _ = taken.accept()
+                    Thread(target=proxy.carry, args=(client,), daemon=True).start()
+
+        Thread(target=accept, daemon=True).start()
+        yield proxy, f"http://127.0.0.1:{taken.getsockname()[1]}"
+        proxy.ended.set()
+        taken.shutdown(socket.SHUT_RDWR)
+
 
 WEIGHTS = "model.safetensors"
 ABSENT = ("torch", "ray", "pyarrow", "obstore", "fastapi", "sqlmodel", "uvicorn")
