@@ -31,19 +31,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import Session
-
 from benchmarks.command import positive, run
 from benchmarks.service_app import READY
-from benchmarks.service_data import QUICK, Data, Sizes, generated
+from benchmarks.service_data import QUICK, Data, Sizes, generated, new_token
 from benchmarks.service_load import Answer, Client, Query, at_once, one_by_one
 from govray.errors import CouldNotCheck, InfrastructureFailed
-from govray.platform.service.identity import tokens
-from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import KEY_ENV, key_file
 
 EMPTY = "empty"
@@ -158,21 +153,6 @@ def server(kind: str, data: Data) -> Iterator[int]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def new_token(data: Data) -> str:
-    """A token of an admin account made for this run."""
-    engine = open_store(data.url)
-    try:
-        with Session(engine) as session:
-            name = f"benchmark-{time.time_ns()}"
-            text = tokens.new(
-                session, name, role="admin", scopes=("read",), days=1, at=datetime.now(UTC)
-            )
-            session.commit()
-            return text
-    finally:
-        engine.dispose()
 
 
 # What was measured
@@ -294,7 +274,7 @@ def main(words: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     print(f"data: {sizes}", file=sys.stderr, flush=True)
     data = generated(given.data.resolve(), sizes)
-    token = new_token(data)
+    token = new_token(data.url)
     print(f"data ready after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     report: dict[str, Any] = {}
     if given.mixed:

@@ -14,8 +14,10 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from sqlalchemy import Table, insert
 from sqlmodel import Session
 
 from govray.governance.policy import record_commitment
+from govray.platform.service.identity import tokens
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import load_key, mask_secret
@@ -146,6 +149,21 @@ def _fill(data: Data) -> None:
         insert_rows(session, tables.Record, _records(data))
         session.commit()
     engine.dispose()
+
+
+def new_token(url: str) -> str:
+    """A token of an admin account made for this run."""
+    engine = open_store(url)
+    try:
+        with Session(engine) as session:
+            name = f"benchmark-{time.time_ns()}"
+            text = tokens.new(
+                session, name, role="admin", scopes=("read",), days=1, at=datetime.now(UTC)
+            )
+            session.commit()
+            return text
+    finally:
+        engine.dispose()
 
 
 def _all(sizes: Sizes) -> range:

@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from starlette.testclient import TestClient
 
 from benchmarks.command import positive
 from benchmarks.service_app import UNLIMITED
-from benchmarks.service_data import AT, insert_rows
+from benchmarks.service_data import AT, insert_rows, new_token
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
-from govray.platform.service.identity import tokens
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
 
@@ -153,14 +151,7 @@ def reads(client: TestClient, limit: int) -> dict[str, Callable[[], int]]:
 def measured(url: str, limit: int, turns: int) -> dict[str, dict[str, float]]:
     """Name → rows, and the median of its CPU milliseconds."""
     app = create_app(Settings(store=url, rate=UNLIMITED, burst=UNLIMITED))
-    engine = open_store(url)
-    with Session(engine) as session:
-        name = f"benchmark-{time.time_ns()}"
-        token = tokens.new(
-            session, name, role="admin", scopes=("read",), days=1, at=datetime.now(UTC)
-        )
-        session.commit()
-    engine.dispose()
+    token = new_token(url)
     came: dict[str, list[float]] = {}
     rows: dict[str, int] = {}
     with TestClient(app, headers={"Authorization": f"Bearer {token}"}) as client:

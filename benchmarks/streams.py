@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -41,20 +41,8 @@ _TRUNK = "trunk"
 _PROCESSES = 2
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One number of adapters on one rank.
-
-    Attributes:
-        construction: Seconds until the first step can begin.
-        adapter_bytes: Of all adapters' tensors.
-        wall, cpu: Kind of step → seconds by round, of the slowest rank and of this process.
-    """
-
-    construction: float
-    adapter_bytes: int
-    wall: dict[str, list[float]]
-    cpu: dict[str, list[float]]
+Seconds = dict[str, list[float]]
+"""Kind of step → seconds by round, of the slowest rank."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(json.dumps(report))
 
 
-def measure(rank: int, shape: Shape, counts: Sequence[int], pairs: int) -> dict[int, Measured]:
+def measure(rank: int, shape: Shape, counts: Sequence[int], pairs: int) -> dict[int, Seconds]:
     """Number of adapters → times; run it on every rank."""
     _Case(rank, shape, 0)  # one-time costs
     made = {count: _Case(rank, shape, count) for count in counts}
@@ -84,7 +72,7 @@ def measure(rank: int, shape: Shape, counts: Sequence[int], pairs: int) -> dict[
         first = number % len(counts)
         for count in [*counts[first:], *counts[:first]]:
             made[count].round(number, timed=number >= _WARM_UP)
-    return {count: case.measured for count, case in made.items()}
+    return {count: case.seconds for count, case in made.items()}
 
 
 class _Case:
@@ -98,7 +86,6 @@ class _Case:
         names = [f"customer-{number:03d}" for number in range(adapters)]
         self._trunk = Route(dict.fromkeys(groups, 1.0))
         self._routes = [Route({}, name, ADAPTER_RANK) for name in names]
-        began = time.perf_counter()
         beside = Adapters(model, dict.fromkeys(names, ADAPTER_RANK), seed=SEED)
         tensors = dict(beside.named_parameters())
         optimizer = torch.optim.AdamW(model.parameters())
@@ -117,26 +104,19 @@ class _Case:
             ),
             settings=StepSettings(seed=SEED, norms_every=10**9),
         )
-        self.measured = Measured(
-            construction=time.perf_counter() - began,
-            adapter_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
-            wall={"idle": [], "due": []},
-            cpu={"idle": [], "due": []},
-        )
+        self.seconds: Seconds = {"idle": [], "due": []}
 
     def round(self, number: int, *, timed: bool) -> None:
         """One step of each kind."""
         for kind in ("idle", "due") if self._routes else ("idle",):
             batch = self._batch(1 + 2 * number + (kind == "due"), due=kind == "due")
             dist.barrier()
-            began, cpu = time.perf_counter(), time.process_time()
+            began = time.perf_counter()
             self._step(batch, gpt.loss)
-            cpu = time.process_time() - cpu
             slowest = torch.tensor(time.perf_counter() - began, dtype=torch.float64)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
             if timed:
-                self.measured.wall[kind].append(float(slowest))
-                self.measured.cpu[kind].append(cpu)
+                self.seconds[kind].append(float(slowest))
 
     def _batch(self, step: int, *, due: bool) -> StepBatch:
         parts = [self._rows(step, self._trunk, self._shape.rows)]
@@ -159,44 +139,28 @@ class _Case:
         )
 
 
-def _row(measured: Measured, none: Measured) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "construction_seconds": measured.construction,
-        "adapter_bytes": measured.adapter_bytes,
-    }
-    for kind, seconds in measured.wall.items():
-        if not seconds:
-            continue
-        wall = paired_ratio(seconds, none.wall["idle"])
-        cpu = paired_ratio(measured.cpu[kind], none.cpu["idle"])
-        assert wall is not None
-        assert cpu is not None
-        row[kind] = {
-            "seconds": median(seconds),
-            "vs_none": wall.median,
-            "vs_none_interval": list(wall.interval),
-            "cpu_vs_none": cpu.median,
-            "cpu_vs_none_interval": list(cpu.interval),
-        }
+def _row(seconds: Seconds, none: Seconds) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for kind, own in seconds.items():
+        if own:
+            ratio = paired_ratio(own, none["idle"])
+            assert ratio is not None
+            row[kind] = {
+                "seconds": median(own),
+                "vs_none": ratio.median,
+                "vs_none_interval": list(ratio.interval),
+            }
     return row
 
 
 def _table(report: Mapping[int, Mapping[str, Any]]) -> str:
-    lines = [
-        f"{'adapters':>8}{'kind':>6}{'step':>10}{'÷ none':>9}  {'95 % interval':<16}"
-        f"{'CPU ÷ none':>11}  {'95 % interval':<16}{'construction':>13}{'tensors':>10}"
-    ]
+    lines = [f"{'adapters':>8}{'kind':>6}{'step':>10}{'÷ none':>9}  95 % interval"]
     for count, row in report.items():
-        for kind in ("idle", "due"):
-            if kind not in row:
-                continue
-            found = row[kind]
-            wall, cpu = found["vs_none_interval"], found["cpu_vs_none_interval"]
+        for kind, found in row.items():
+            low, high = found["vs_none_interval"]
             lines.append(
                 f"{count:>8}{kind:>6}{found['seconds'] * 1e3:>7.1f} ms{found['vs_none']:>9.3f}  "
-                f"{f'{wall[0]:.3f} … {wall[1]:.3f}':<16}{found['cpu_vs_none']:>11.3f}  "
-                f"{f'{cpu[0]:.3f} … {cpu[1]:.3f}':<16}{row['construction_seconds']:>11.2f} s"
-                f"{row['adapter_bytes'] / 1e6:>7.1f} MB"
+                f"{low:.3f} … {high:.3f}"
             )
     return "\n".join(lines)
 
