@@ -150,7 +150,6 @@ TOPICS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
         "logout": login.logout,
         "workspace": _there["workspace"],
         "project": _there["project"],
-        "group": _there["group"],
         "role": _there["role"],
         "token": token.app,
     },

@@ -48,7 +48,6 @@ FAMILIES = {
     "experiments": experiments.app,
     "workspace": project.workspaces,
     "project": project.app,
-    "group": role.groups,
     "role": role.app,
     "webhook": webhook.app,
     "task": task.app,

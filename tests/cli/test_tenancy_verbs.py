@@ -1,4 +1,4 @@
-"""The verbs of workspaces, projects, groups, roles and tokens, at a service."""
+"""The verbs of workspaces, projects, roles and tokens, at a service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
     said("workspace", "new", "research")
     said("project", "new", "vision", "--workspace", "research")
     said("token", "new", "--user", "ada", "--role", "member")
-    said("group", "add", "seers", "ada")
     bound = said("role", "bind", "--group", "seers", "--role", "engineer", "--project", "vision")
     found = said("role", "ls", "--project", "vision")
     assert [(each["id"], each["subject"], each["role"]) for each in found] == [
@@ -41,8 +40,6 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
     assert yaml.safe_load(shown).items() >= {"fixed": {"seed": 17}, "max_slots": 8}.items()
     said("role", "unbind", bound["id"])
     assert said("role", "ls") == []
-    said("group", "remove", "seers", "ada")
-    assert said("group", "ls") == []
     said("project", "archive", "vision")
     said("workspace", "archive", "research")
     assert {w["name"]: w["archived"] for w in said("workspace", "ls")} == {

@@ -31,12 +31,10 @@ GRANTS: dict[str, tuple[tuple[str, str, str, str | None], ...]] = {
     "bound-engineer": (("engineer", "project", "vision", None),),
     "steward": (("steward", "project", "vision", None),),
     "bound-auditor": (("auditor", "project", "vision", UNTIL),),
-    "model-auditor": (("auditor", "model", "guarded", UNTIL),),
     "bound-admin": (("admin", "project", "vision", None),),
     "space-admin": (("admin", "workspace", "research", UNTIL),),
-    "grouped": (),
 }
-"""Member → role, scope, place and end. ``grouped`` is in a group that is a viewer of speech."""
+"""Member → role, scope, place and end."""
 READS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("viewer", "bound-engineer", "steward", "bound-auditor", "bound-admin"),
@@ -44,8 +42,6 @@ READS: dict[str, frozenset[str]] = {
     ),
     **dict.fromkeys(("space-viewer", "space-admin"), frozenset({"first", "guarded"})),
     "wide-viewer": frozenset(RUNS),
-    "model-auditor": frozenset({"guarded"}),
-    "grouped": frozenset({"guarded"}),
 }
 """Member → the models that it reads whole."""
 
@@ -91,15 +87,6 @@ def placed(library: Library) -> Places:
                     until=until,
                 )
                 role_bindings.bind(session, grant, by=BY)
-        role_bindings.add_member(session, "speakers", "grouped", by=BY)
-        group = Grant(
-            subject_kind="group",
-            subject="speakers",
-            role="viewer",
-            scope="project",
-            place="speech",
-        )
-        role_bindings.bind(session, group, by=BY)
         session.commit()
     return Places(library, made)
 

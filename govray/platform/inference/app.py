@@ -29,7 +29,7 @@ from govray.platform.service.http import problems
 from govray.platform.service.http.limits import Buckets, Limits
 from govray.platform.service.http.parameters import known_parameters
 from govray.platform.service.http.problems import CatchAll, Problem
-from govray.platform.service.identity.access import AccessGate, CallerDep, require
+from govray.platform.service.identity.access import AccessGate, CallerDep, needs
 from govray.platform.service.identity.adapter_rights import AdapterRights
 from govray.platform.service.identity.audit_log import Refusals
 from govray.platform.service.identity.caller import Caller
@@ -175,7 +175,7 @@ class Alive(BaseModel):
 
 router = APIRouter(prefix="/v1", tags=["inference"])
 
-Users = Depends(require("admin", "engineer", "auditor", "supplier"))
+Users = needs("infer", whole=True)
 
 
 def _standing(request: Request) -> ServedModel:

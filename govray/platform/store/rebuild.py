@@ -33,7 +33,7 @@ from govray.platform.store.run_owners import first_tags, settle
 KEPT = frozenset(
     {"account", "token", "audit", "model", "modelversion", "experimenttag"}
     | {"queueentry", "lease", "pool"}
-    | {"workspace", "project", "groupmember", "rolebinding"}
+    | {"workspace", "project", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
     | {"browsersession", "signinattempt", "repeat", "task_ticket", "rightscase", "deletion"}
 )

@@ -1,11 +1,10 @@
-"""Groups, and the roles that users and groups have in a part of the organisation.
+"""The roles that users and groups have in a part of the organisation.
 
 A binding says: this user, or this group, is an engineer, in this project, until then. It counts for
 all that lies in its place. A project's roles are those of the organisation, of its workspace and
 its own. What a role may do is said by `govray.platform.service.identity.roles`.
 
-Corpora are the organisation's, so a supplier is one in the whole organisation, of an authority. An
-auditor may be bound to one registered model, or to one rights holder's case.
+Which groups a user is in says an identity provider. Here they are names.
 
 Functions take a session and never commit. Times are arguments. Each change has its entry in the
 audit log, in the same transaction.
@@ -27,14 +26,12 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.database import begin_writing
-from govray.platform.store.tables import GroupMember, Model, RightsCase, RoleBinding, User
-from govray.platform.store.tenancy import check_name, get_project, get_workspace
+from govray.platform.store.tables import RoleBinding, User
+from govray.platform.store.tenancy import get_project, get_workspace
 
-ROLES = ("admin", "engineer", "steward", "auditor", "viewer", "supplier")
-SCOPES = ("organisation", "workspace", "project", "model", "case")
+ROLES = ("admin", "engineer", "steward", "auditor", "viewer")
+SCOPES = ("organisation", "workspace", "project")
 """Where, from the whole to its parts."""
-MOST_MEMBERS = 10_000
-"""Of one group."""
 MOST_BINDINGS = 1000
 """Of one subject, and of one caller with all groups: further ones give nothing."""
 MOST_GROUPS = 1000
@@ -52,16 +49,13 @@ class Grant:
     role: str
     scope: str
     place: str = ""
-    supplier: str | None = None
     until: str | None = None
 
     @property
     def id(self) -> str:
         """The binding's: the same for the same grant, whatever its end."""
         said = [self.subject_kind, self.subject, self.role, self.scope, self.place]
-        if self.supplier is not None:
-            said.append(self.supplier)
-        return "b-" + hashlib.sha256(canonical_json.encode([*said])).hexdigest()[:24]
+        return "b-" + hashlib.sha256(canonical_json.encode(said)).hexdigest()[:24]
 
     @property
     def where(self) -> str:
@@ -107,20 +101,16 @@ def unbind(session: Session, id_: str, *, by: ChangedBy) -> RoleBinding:
 def of_caller(
     session: Session, user: str, groups: Collection[str], *, at: str
 ) -> Sequence[RoleBinding]:
-    """The bindings that ``user`` has at ``at``, by itself and by its groups. ``groups``: what an
-    identity provider says of the user; those of the store count besides."""
-    b, member = RoleBinding, GroupMember
-    own_groups = select(member.group).where(member.user == user)
+    """The bindings that ``user`` has at ``at``, by itself and by its ``groups``, which an identity
+    provider names."""
+    b = RoleBinding
     given = sorted(groups)[:MOST_GROUPS]
     statement = (
         select(b)
         .where(
             or_(
                 and_(col(b.subject_kind) == "user", col(b.subject) == user),
-                and_(
-                    col(b.subject_kind) == "group",
-                    or_(col(b.subject).in_(given), col(b.subject).in_(own_groups)),
-                ),
+                and_(col(b.subject_kind) == "group", col(b.subject).in_(given)),
             ),
             in_force(at),
         )
@@ -133,41 +123,6 @@ def of_caller(
 def in_force(at: str) -> ColumnElement[bool]:
     """Condition on `RoleBinding`: it has not ended at ``at``."""
     return or_(col(RoleBinding.until).is_(None), col(RoleBinding.until) > at)
-
-
-def add_member(session: Session, group: str, user: str, *, by: ChangedBy) -> GroupMember:
-    """Put a user of the store into a group, which is made by its first member."""
-    check_name(group, "group")
-    if session.get(User, user) is None:
-        raise UsageError("there is no such user", where=user[:80], do="See govray token ls")
-    row = session.get(GroupMember, (group, user))
-    if row is not None:
-        return row
-    there = select(GroupMember.user).where(GroupMember.group == group).limit(MOST_MEMBERS)
-    if len(session.exec(there).all()) >= MOST_MEMBERS:
-        raise Refused(f"it has {MOST_MEMBERS} members already", where=f"group {group}")
-    row = GroupMember(group=group, user=user)
-    session.add(row)
-    log(session, by, "group.add", f"group {group}", {"user": user})
-    return row
-
-
-def ends_of_group(session: Session, group: str) -> Sequence[str | None]:
-    """When the roles of a group end; None: never."""
-    b = RoleBinding
-    of_group = select(b.until).where(b.subject_kind == "group", b.subject == group)
-    return session.exec(of_group.distinct().limit(MOST_BINDINGS)).all()
-
-
-def remove_member(session: Session, group: str, user: str, *, by: ChangedBy) -> None:
-    """Take a user out of a group. Raises `Refused`: no admin of the organisation would be left."""
-    row = session.get(GroupMember, (group, user))
-    if row is None:
-        raise UsageError(f"{user[:80]!r} is not in it", where=f"group {group[:80]}")
-    with keeping_an_admin(session):
-        session.delete(row)
-        session.flush()
-    log(session, by, "group.remove", f"group {group}", {"user": user})
 
 
 def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) -> User:
@@ -185,25 +140,19 @@ def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) 
 
 def has_admin(session: Session) -> bool:
     """Whether some user of the store is admin of the organisation, without an end. A role that ends
-    does not count, nor do groups of an identity provider: nobody here knows who is in them."""
+    does not count, nor do groups: nobody here knows who is in them."""
     enabled = select(User.name).where(col(User.disabled).is_(False))
     if session.exec(enabled.where(User.role == "admin").limit(1)).first() is not None:
         return True
-    b, member = RoleBinding, GroupMember
-    lasting = (
+    b = RoleBinding
+    lasting = select(b.id).where(
         col(b.role) == "admin",
         col(b.scope) == "organisation",
         col(b.until).is_(None),
+        col(b.subject_kind) == "user",
+        col(b.subject).in_(enabled),
     )
-    by_user = select(b.id).where(
-        *lasting, col(b.subject_kind) == "user", col(b.subject).in_(enabled)
-    )
-    by_group = select(b.id).where(
-        *lasting,
-        col(b.subject_kind) == "group",
-        col(b.subject).in_(select(member.group).where(col(member.user).in_(enabled))),
-    )
-    return any(session.exec(each.limit(1)).first() is not None for each in (by_user, by_group))
+    return session.exec(lasting.limit(1)).first() is not None
 
 
 @contextmanager
@@ -248,34 +197,14 @@ def _check(session: Session, grant: Grant, *, at: str) -> None:
         what = "role to bind" if known is ROLES else "scope"
         raise UsageError(f"{wrong[:80]!r} is no {what}", do=f"Choose from {', '.join(known)}")
     if (grant.scope == "organisation") != (grant.place == ""):
-        raise UsageError(
-            "a workspace, project, model or case has a name, the organisation has none"
-        )
-    if grant.scope in ("model", "case") and grant.role != "auditor":
-        raise UsageError(f"only an auditor is bound to a {grant.scope}", where=grant.place)
-    if (grant.role == "supplier") != (grant.supplier is not None):
-        raise UsageError(
-            "a supplier, and only a supplier, is one of an issuing authority",
-            do="Give the authority that issues its credentials",
-        )
-    if grant.role == "supplier" and grant.scope != "organisation":
-        raise UsageError(
-            "corpora are the organisation's, so a supplier is bound there", where=grant.place
-        )
-    if grant.supplier is not None:
-        check_subject("user", grant.supplier)
+        raise UsageError("a workspace or project has a name, the organisation has none")
     if grant.until is not None and parse_time(grant.until) <= parse_time(at):
         raise UsageError("it would be over already", where="until", do="Give a later time")
     if grant.scope == "workspace":
         get_workspace(session, grant.place)
     elif grant.scope == "project":
         get_project(session, grant.place)
-    elif grant.scope == "model" and session.get(Model, grant.place) is None:
-        raise UsageError("there is no such model", where=grant.place[:80])
-    elif grant.scope == "case" and session.get(RightsCase, grant.place) is None:
-        raise UsageError("there is no such case", where=grant.place[:80])
 
 
 def _told(row: RoleBinding) -> dict[str, str | None]:
-    told = {"subject": f"{row.subject_kind} {row.subject}", "role": row.role, "until": row.until}
-    return told | ({"supplier": row.supplier} if row.supplier else {})
+    return {"subject": f"{row.subject_kind} {row.subject}", "role": row.role, "until": row.until}

@@ -519,18 +519,11 @@ class Project(SQLModel, table=True):
     user: str
 
 
-class GroupMember(SQLModel, table=True):
-    """That a user is in a group. An identity provider may say so of its own users, besides."""
-
-    group: str = Field(primary_key=True)
-    user: str = Field(primary_key=True, index=True)
-
-
 class RoleBinding(SQLModel, table=True):
     """What a user or group may do in a part of the organisation, and until when.
 
-    ``scope`` is ``organisation``, ``workspace``, ``project`` or ``model``, and ``place`` the name
-    of that, empty for the first. ``id`` is derived from all of these but ``until``.
+    ``scope`` is ``organisation``, ``workspace`` or ``project``, and ``place`` the name of that,
+    empty for the first. ``id`` is derived from all of these but ``until``.
     """
 
     id: str = Field(primary_key=True)
@@ -539,7 +532,6 @@ class RoleBinding(SQLModel, table=True):
     role: str
     scope: str
     place: str = Field(index=True)
-    supplier: str | None = Field(default=None, description="The authority that a supplier is.")
     until: str | None = None
     made: str
     user: str

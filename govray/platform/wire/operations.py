@@ -448,16 +448,12 @@ class Projects(Namespace):
 
 
 class People(Namespace):
-    """Users, groups, roles and tokens."""
+    """Users, roles and tokens."""
 
     whoami: Call[Json] = Call("GET", "/v1/whoami")
     users: Pages[Json] = Pages("/v1/users")
     user: Call[Json] = Call("GET", "/v1/users/{user}")
     change: Call[Json] = Call("PATCH", "/v1/users/{user}")
-    groups: Pages[Json] = Pages("/v1/groups")
-    members: Pages[Json] = Pages("/v1/groups/{group}/members")
-    add_member: Call[Json] = Call("PUT", "/v1/groups/{group}/members/{user}")
-    remove_member: Call[None] = Call("DELETE", "/v1/groups/{group}/members/{user}")
     roles: Pages[Json] = Pages("/v1/role-bindings")
     bind: Call[Json] = Call("POST", "/v1/role-bindings")
     unbind: Call[None] = Call("DELETE", "/v1/role-bindings/{binding}")

@@ -126,7 +126,9 @@ def test_a_task_names_no_rights_of_its_own(trained: Trained, tmp_path: Path) -> 
     """A submitter's own file gave the submitter every adapter."""
     own = tmp_path / "rights.yaml"
     own.write_text("adapters: {acme: {users: [ben]}}")
-    assert read_rights(own).of(Caller(name="ben", role="engineer")) == {"acme"}, "as it would say"
+    assert read_rights(own).of(Caller(name="ben", account="engineer")) == {"acme"}, (
+        "as it would say"
+    )
     config = task(trained, tmp_path, adapter="acme", rights=str(own))
     with pytest.raises(UsageError, match="rights: Extra inputs are not permitted"):
         read_task(config.read_bytes(), where="task.yaml")

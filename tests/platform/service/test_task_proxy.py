@@ -112,7 +112,7 @@ class Proxy:
         return f"/tasks/{self.task}/"
 
     def ticket(self, **who: Any) -> str:
-        caller = Caller(name="engineer", role="engineer", **who)
+        caller = Caller(name="engineer", account="engineer", **who)
         with Session(self.engine) as session:
             secret = tickets.ticket(session, self.task, caller, at=self.clock[0])
             session.commit()

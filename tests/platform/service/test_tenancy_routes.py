@@ -145,22 +145,6 @@ def test_the_last_admin_stays(org: Service, monkeypatch: pytest.MonkeyPatch) -> 
     assert eve.delete(f"/v1/role-bindings/{made}").status_code == 204
 
 
-def test_a_group_gives_its_members_roles_until_they_leave(org: Service) -> None:
-    admin, eve = org.client("admin"), org.client("eve")
-    body = {"group": "seers", "role": "viewer", "scope": "project", "place": "vision"}
-    assert admin.post("/v1/role-bindings", json=body).status_code == 201
-    assert eve.get("/v1/projects/vision").status_code == 404
-    assert eve.put("/v1/groups/seers/members/eve").status_code == 403
-    assert admin.put("/v1/groups/seers/members/eve").status_code == 200
-    assert admin.put("/v1/groups/seers/members/nobody").status_code == 400
-    assert admin.get("/v1/groups").json()["items"] == [{"name": "seers", "members": 1}]
-    org.clock[0] += timedelta(seconds=3)
-    assert eve.get("/v1/projects/vision").json()["roles"] == ["viewer"]
-    assert admin.delete("/v1/groups/seers/members/eve").status_code == 204
-    org.clock[0] += timedelta(seconds=3)
-    assert eve.get("/v1/projects/vision").status_code == 404
-
-
 def test_projects_are_made_by_admins_of_the_workspace_and_archived(org: Service) -> None:
     assert bind(org, "admin", "eve", "admin", "research", scope="workspace").status_code == 201
     eve, admin = org.client("eve"), org.client("admin")
@@ -314,29 +298,24 @@ def test_a_member_sees_all_pools_and_of_what_is_in_them_its_own(org: Service) ->
 def _gives_what_lasts(org: Service) -> list[int]:
     """What lea is answered, who is admin for thirty days, to what would last longer than that."""
     assert bind(org, "admin", "lea", "admin", "", scope="organisation", until=UNTIL).is_success
-    body = {"group": "keepers", "role": "admin", "scope": "organisation"}
-    assert org.client("admin").post("/v1/role-bindings", json=body).is_success
     lea = org.client("lea")
     return [
         lea.post("/v1/tokens", json={"user": "admin", "scopes": ["admin"]}).status_code,
         lea.post("/v1/tokens", json={"user": "new", "role": "admin", "days": 1}).status_code,
-        lea.put("/v1/groups/keepers/members/lea").status_code,
     ]
 
 
-def test_a_lent_admin_makes_no_token_and_no_member_that_outlives_the_role(org: Service) -> None:
-    assert _gives_what_lasts(org) == [409, 409, 409]
+def test_a_lent_admin_makes_no_token_that_outlives_the_role(org: Service) -> None:
+    assert _gives_what_lasts(org) == [409, 409]
     lea = org.client("lea")
     assert lea.post("/v1/tokens", json={"user": "max", "days": 20}).status_code == 201
-    assert lea.put("/v1/groups/readers/members/max").status_code == 200
 
 
 def test_without_the_check_a_lent_admin_stays_for_ever(
     org: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_routes, "check_lent", lambda *_: None)
-    monkeypatch.setattr(routes, "check_lent", lambda *_: None)
-    assert _gives_what_lasts(org) == [201, 201, 200]
+    assert _gives_what_lasts(org) == [201, 201]
 
 
 def test_nothing_goes_back_into_the_queue_of_an_archived_project(org: Service) -> None:

@@ -200,7 +200,7 @@ def test_nobody_reads_a_model_by_taking_its_run_s_name(
             session.commit()
     eve = Caller(
         name="eve",
-        role="member",
+        account="member",
         bound=(PlaceRole(role="engineer", reach="project", place="beta"),),
     )
     with Session(store) as session:

@@ -32,7 +32,7 @@ from govray.platform.service.acting.experiment_check import (
 )
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.identity.roles import may, places
+from govray.platform.service.identity.rights import may, may_change, projects
 from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visible_models import find_policy
 from govray.platform.service.visible.visible_runs import experiments, find_experiment
@@ -100,11 +100,11 @@ def may_act(visit: Visit, project: str, request: Act) -> None:
     """Return if the caller may do this in ``project``.
 
     Admins may do everything, engineers what concerns their own experiments: those of the
-    organisation everywhere, others where they are (`govray.platform.service.identity.roles`).
+    organisation everywhere, others where they are (`govray.platform.service.identity.rights`).
     """
-    caller, at = visit.caller, visit.at
+    caller = visit.caller
     row = visit.session.get(tables.Project, project)
-    if not may(caller, "stop-own" if request.owner else "submit", row, at=at):
+    if not may(caller, "submit", row):
         raise Problem(
             403,
             "Not allowed",
@@ -112,7 +112,7 @@ def may_act(visit: Visit, project: str, request: Act) -> None:
             + (f" in the project {project}" if caller.bound else ""),
             "Use a token of an engineer or admin with the scope write",
         )
-    if request.owner not in (None, caller.name) and not may(caller, "stop-any", row, at=at):
+    if request.owner is not None and not may_change(caller, row, request.owner):
         raise Problem(
             403,
             "Not allowed",
@@ -121,16 +121,15 @@ def may_act(visit: Visit, project: str, request: Act) -> None:
         )
 
 
-def offered(session: Session, caller: Caller, *, at: str) -> str:
+def offered(session: Session, caller: Caller) -> str:
     """The project that a form names at first. It is the default one, or the first by name where the
     caller may submit; empty without any."""
     p = tables.Project
-    if may(caller, "submit", session.get(p, DEFAULT), at=at):
+    if may(caller, "submit", session.get(p, DEFAULT)):
         return DEFAULT
-    where = places(caller, "submit")
-    here = col(p.name).in_(where["project"]) | col(p.workspace).in_(where["workspace"])
-    rows = session.exec(select(p).where(here, col(p.archived).is_(False)).order_by(col(p.name)))
-    return next((row.name for row in rows if may(caller, "submit", row, at=at)), "")
+    here = projects(caller, "submit"), col(p.archived).is_(False)
+    first = session.exec(select(p).where(*here).order_by(col(p.name)).limit(1)).first()
+    return first.name if first is not None and may(caller, "submit", first) else ""
 
 
 def prepare(visit: Visit, asked: Asked) -> Ready:
@@ -141,7 +140,7 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
             422, something that was sent is wrong.
         Refused: It is beyond a limit of the project.
     """
-    session, caller, at = visit.session, visit.caller, visit.at
+    session, caller = visit.session, visit.caller
     if (asked.file is None) == (asked.fork_of is None):
         raise not_valid("body.file", "Send either a file, or forkOf with an experiment")
     origin = forked(session, caller, asked.fork_of) if asked.fork_of else None
@@ -155,7 +154,7 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
 
     config = read_mapping(text, name=FILE)
     project = _placed("project", asked, config, origin) or DEFAULT
-    row, settings = project_rules.submitting(session, caller, project, at=at)
+    row, settings = project_rules.submitting(session, caller, project)
     merged = with_defaults(settings, config)
     pool = _placed("pool", asked, merged, origin)
     if lacks_room(merged):

@@ -140,7 +140,7 @@ def search_case(
     Raises:
         Refused: The case is about no model: an answer would say "not found" where nobody looked.
     """
-    reader = replace(caller, role="auditor")  # who may search cases may read every corpus
+    reader = replace(caller, account="auditor")  # who may search cases may read every corpus
     models, older = _models(session, row.model)
     if not models:
         about = "public models" if row.model is None else f"versions of {row.model}"

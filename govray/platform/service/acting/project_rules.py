@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path
-from sqlalchemy import ColumnElement, false, or_, select, true
+from sqlalchemy import ColumnElement, select
 from sqlmodel import Session, col
 
 from govray.errors import Refused
-from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.problems import not_allowed
+from govray.platform.service.identity import rights
 from govray.platform.service.identity.caller import Caller, Reach
-from govray.platform.service.identity.roles import NEEDS, Action, may, places
+from govray.platform.service.identity.rights import RIGHTS, Action, Place, may
 from govray.platform.service.visible.lookup import Finder
-from govray.platform.service.visible.reach import everywhere, in_projects, is_staff
 from govray.platform.store import pools
 from govray.platform.store.project_settings import (
     ProjectSettings,
@@ -31,67 +31,38 @@ from govray.platform.store.tenancy import NAME
 PlaceName = Annotated[str, Path(pattern=f"^{NAME}$", description="Its name.", examples=["vision"])]
 
 
-def projects(caller: Caller) -> ColumnElement[bool]:
-    """Condition on `Project`: those that the caller may see."""
-    return in_projects(caller, Project.name)
-
-
 def workspaces(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Workspace`: those that the caller may see: with a role there, or within."""
-    if is_staff(caller):
-        return true()
-    found = places(caller, "view")
-    if found["organisation"]:
-        return true()
-    w, p = Workspace, Project
-    inside = select(col(p.workspace)).where(projects(caller))
-    own = col(w.name).in_(sorted(found["workspace"])) if found["workspace"] else false()
-    return or_(own, col(w.name).in_(inside))
+    inside = select(col(Project.workspace)).where(rights.projects(caller))
+    return rights.workspaces(caller) | col(Workspace.name).in_(inside)
 
 
-find_project = Finder("project", Project, "name", projects, "See the list of projects")
+find_project = Finder("project", Project, "name", rights.projects, "See the list of projects")
 find_workspace = Finder("workspace", Workspace, "name", workspaces, "See the list of workspaces")
 
 
-def demand(session: Session, caller: Caller, action: Action, project: str, *, at: str) -> Project:
+def demand(session: Session, caller: Caller, action: Action, project: str) -> Project:
     """The project, if the caller may do ``action`` there. Raises 404: it sees no such project;
     403: it sees it and may not."""
     row = find_project(session, caller, project)
-    if not may(caller, action, row, at=at):
-        raise _not_allowed(caller, action, f"the project {project}")
+    _check_may(caller, action, row, f"the project {project}")
     return row
 
 
-def demand_manage(
-    session: Session, caller: Caller, reach: Reach, place: str, *, at: str
-) -> str | None:
-    """Until when the caller is an admin of a place; None: without an end. Nobody gives a role that
-    lasts longer than that. Models and cases are the organisation's."""
-    row: Project | None = None
-    reaches: list[tuple[str, str]] = [("organisation", "")]
+def demand_manage(session: Session, caller: Caller, reach: Reach, place: str) -> str | None:
+    """Until when the caller is an admin of a place; None: without an end. Raises as `demand`."""
+    row: Place = None
     if reach == "project":
         row = find_project(session, caller, place)
-        reaches += [("workspace", row.workspace), ("project", row.name)]
     elif reach == "workspace":
-        reaches.append(("workspace", find_workspace(session, caller, place).name))
-    ends = [
-        each.until
-        for each in caller.bound
-        if each.role == "admin"
-        and (each.reach, each.place) in reaches
-        and (each.until is None or each.until > at)
-    ]
-    if caller.role == "admin":
-        ends.append(caller.role_until)
-    if not ends or not caller.has(NEEDS["manage"]):
-        raise _not_allowed(caller, "manage", f"the {reach} {place}".strip())
-    return None if None in ends else max(each for each in ends if each is not None)
+        row = find_workspace(session, caller, place)
+    _check_may(caller, "manage", row, f"the {reach} {place}".strip())
+    return rights.admin_until(caller, row)
 
 
-def check_lent(caller: Caller, until: str | None, what: str) -> None:
-    """Return if what the caller gives ends no later than its own role in the organisation.
+def check_lent(own: str | None, until: str | None, what: str) -> None:
+    """Return if what a caller gives ends no later than ``own``, when it ceases to be an admin.
     ``until``: when what is given ends; None: never."""
-    own = caller.role_until
     if own is not None and (until is None or until > own):
         raise Refused(
             f"your own role ends at {own}, and {what} would last longer",
@@ -104,7 +75,7 @@ def settings_of(row: Project) -> ProjectSettings:
 
 
 def submitting(
-    session: Session, caller: Caller, project: str, *, at: str
+    session: Session, caller: Caller, project: str
 ) -> tuple[Project | None, ProjectSettings]:
     """The project that the caller may submit to, and its settings.
 
@@ -114,11 +85,11 @@ def submitting(
     Raises:
         Problem: 404, the caller sees no such project; 403, it may not submit.
     """
-    if everywhere(caller, "submit") and caller.has(NEEDS["submit"]):
+    if may(caller, "submit", None):
         rows = session.execute(select(Project).limit(2)).scalars().all()
         if len(rows) == 1 and not rows[0].settings and project != rows[0].name:
             return None, ProjectSettings()
-    row = demand(session, caller, "submit", project, at=at)
+    row = demand(session, caller, "submit", project)
     return row, settings_of(row)
 
 
@@ -152,10 +123,9 @@ def check_task(
     slots: int,
     pool: str | None,
     priority: int | None,
-    at: str,
 ) -> tuple[str, int]:
     """The pool and priority of a task that is submitted to ``project``."""
-    row, settings = submitting(session, caller, project, at=at)
+    row, settings = submitting(session, caller, project)
     check_not_archived(row)
     pool, priority = resolve_task(
         settings, kind=kind, slots=slots, pool=pool, priority=priority, project=project
@@ -174,15 +144,12 @@ def check_not_archived(row: Project | None) -> None:
         )
 
 
-def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:
-    scope = NEEDS[action]
+def _check_may(caller: Caller, action: Action, place: Place, where: str) -> None:
+    scope = RIGHTS[action].scope
     if not caller.has(scope):
-        return Problem(
-            403, "Not allowed", f"The token has not the scope {scope}", "Make one with that scope"
+        raise not_allowed(f"The token has not the scope {scope}", "Make one with that scope")
+    if not may(caller, action, place):
+        raise not_allowed(
+            f"No role of yours allows {action} in {where}",
+            "Ask an admin of it for a role; docs/service.md has the table",
         )
-    return Problem(
-        403,
-        "Not allowed",
-        f"No role of yours allows {action} in {where}",
-        "Ask an admin of it for a role; docs/service.md has the table",
-    )

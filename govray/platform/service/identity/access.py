@@ -22,10 +22,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request, Security
@@ -35,16 +36,18 @@ from sqlalchemy.exc import OperationalError
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
+from govray.governance.formats.document import format_time, parse_time
 from govray.platform.service.http.limits import Buckets, address_key
 from govray.platform.service.http.problems import Problem, not_allowed
 from govray.platform.service.http.statuses import refuses
 from govray.platform.service.identity import browser_sessions, session_cookie, sign_in_attempts
 from govray.platform.service.identity.audit_log import entry
-from govray.platform.service.identity.bound_roles import with_roles
-from govray.platform.service.identity.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
+from govray.platform.service.identity.caller import LOCAL, PUBLIC, Caller, PlaceRole
+from govray.platform.service.identity.rights import RIGHTS, Action, everywhere, somewhere
 from govray.platform.service.identity.tokens import PREFIX, Accepted, NotAccepted, accept
+from govray.platform.store.role_bindings import of_caller
 
-__all__ = ["Caller", "CallerDep", "require"]
+__all__ = ["Caller", "CallerDep", "needs"]
 
 REMEMBERED = 2.0
 OF_ONE = sign_in_attempts.MOST // 20
@@ -196,7 +199,9 @@ class AccessGate:
             with Session(self._engine) as session:
                 name = browser_sessions.end(session, text)
                 if name is not None:
-                    session.add(entry(Caller(name=name, role="public"), "sign out", name, "done"))
+                    session.add(
+                        entry(Caller(name=name, account="public"), "sign out", name, "done")
+                    )
                 session.commit()
 
         await run_in_threadpool(end)
@@ -250,7 +255,7 @@ class AccessGate:
     def _look(self, sent: Sent, at: datetime) -> Accepted:
         accepted = self._given(sent, at)
         with Session(self._engine) as session:
-            return with_roles(session, accepted, at=at)
+            return _with_roles(session, accepted, at)
 
     def _given(self, sent: Sent, at: datetime) -> Accepted:
         """Whom ``sent`` stands for by itself, without roles that are bound here."""
@@ -260,6 +265,22 @@ class AccessGate:
             if sent.session:
                 return _of_session(session, sent.text, at)
             return accept(session, sent.text, at=at)
+
+
+def _with_roles(session: Session, accepted: Accepted, at: datetime) -> Accepted:
+    """``accepted`` with the roles in force at ``at``, remembered no longer than they last."""
+    caller = accepted.caller
+    rows = of_caller(session, caller.name, caller.groups, at=format_time(at))
+    ends = [parse_time(row.until) for row in rows if row.until is not None]
+    return replace(
+        accepted,
+        caller=replace(caller, bound=tuple(_bound(row.model_dump()) for row in rows)),
+        expires=min([accepted.expires, *ends]),
+    )
+
+
+def _bound(row: dict[str, Any]) -> PlaceRole:
+    return PlaceRole(role=row["role"], reach=row["scope"], place=row["place"], until=row["until"])
 
 
 def _of_session(session: Session, text: str, at: datetime) -> Accepted:
@@ -336,29 +357,28 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 """The `Caller` of this request; whoever they are, they may read."""
 
 
-def require(
-    *roles: Role, scope: Scope = "read", bound: Callable[[Caller], bool] = lambda _: False
-) -> Callable[[Caller], Awaitable[Caller]]:
-    """A dependency that refuses callers without one of ``roles``, or whose token lacks ``scope``.
+@cache
+def needs(action: Action, *, whole: bool = False) -> Any:
+    """A dependency that refuses callers who may do ``action`` nowhere, or not with their token.
 
-    ``dependencies=[Depends(require("admin", "engineer", scope="write"))]``
+    ``dependencies=[needs("submit")]``. What there is to them is then up to the route.
 
     Args:
-        bound: Whether roles in parts of the organisation open the route, too. What it answers to
-            them is then up to the route.
+        whole: They may do it in the whole organisation.
     """
 
     @refuses(403)
     async def check(caller: CallerDep) -> Caller:
-        if permitted(caller, roles, scope) or (bound(caller) and caller.has(scope)):
-            return caller
-        if caller.public:
-            raise _unauthorized("This needs a token")
-        if not caller.roles.isdisjoint(roles) or bound(caller):
+        if not (everywhere if whole else somewhere)(caller, action):
+            if caller.public:
+                raise _unauthorized("This needs a token")
+            where = " in the whole organisation" if whole else ""
+            raise not_allowed(f"No role of yours allows {action}{where}", "Ask an admin for a role")
+        scope = RIGHTS[action].scope
+        if not caller.has(scope):
             raise not_allowed(
-                f"The token has not the scope {scope}",
-                "Make a token with that scope",
+                f"The token has not the scope {scope}", "Make a token with that scope"
             )
-        raise not_allowed(f"This is for {' and '.join(roles)}, not {caller.role}")
+        return caller
 
-    return check
+    return Depends(check)

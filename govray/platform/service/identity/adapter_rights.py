@@ -39,12 +39,12 @@ class AdapterUsers(BaseModel):
 
     def allow(self, caller: Caller) -> bool:
         """Whether ``caller`` is among them; nobody without a token is."""
-        if caller.role == "public":
+        if caller.public:
             return False
         return (
             not caller.roles.isdisjoint(self.roles)
             or caller.name in self.users
-            or (caller.supplier is not None and caller.supplier in self.suppliers)
+            or (caller.role == "supplier" and caller.supplier in self.suppliers)
         )
 
 

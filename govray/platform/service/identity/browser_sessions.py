@@ -62,7 +62,7 @@ def begin(session: Session, accepted: Accepted, *, at: datetime) -> str:
         id=secrets.token_hex(6),
         secret_sha256=digest(secret),
         user=caller.name,
-        role=caller.role,
+        role=caller.account,
         supplier=caller.supplier,
         scopes=sorted(caller.scopes),
         groups=sorted(caller.groups),
@@ -133,7 +133,7 @@ def _caller(row: BrowserSession, user: User | None) -> Caller:
         raise NotAccepted("The session has ended")
     return Caller(
         name=row.user,
-        role=role,
+        account=role,
         supplier=row.supplier,
         scopes=frozenset(row.scopes),
         groups=frozenset(row.groups),

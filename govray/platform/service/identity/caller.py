@@ -1,4 +1,4 @@
-"""Who asks: a name, a role and what the token is good for. Pure; ``access.py`` finds out.
+"""Who asks: a name, roles, and what the token is good for. Pure; ``access.py`` finds out.
 
 ========== ==================================================================================
 admin      everything
@@ -9,9 +9,9 @@ member     what is public, and what the roles bound to workspaces and projects a
 public     no token: attestations marked public, their policies and roots, ledger proofs
 ========== ==================================================================================
 
-These are the roles in the whole organisation. Of several the first counts, and none takes away what
-another allows. Further roles are bound to parts of it, and say there what
-`govray.platform.service.identity.roles` has in a table.
+An account has one of these. Further roles are bound to the organisation or to parts of it. Roles
+add up, and none takes away what another allows. What they allow is in
+`govray.platform.service.identity.rights`.
 
 A scope narrows what a token of that role is good for: ``admin`` includes ``write``, which
 includes ``read``. Searches and checks that change nothing are reads, whatever their method.
@@ -19,20 +19,16 @@ includes ``read``. Searches and checks that change nothing are reads, whatever t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Role = Literal["admin", "engineer", "auditor", "supplier", "member", "public"]
-BoundRole = Literal["admin", "engineer", "steward", "auditor", "viewer", "supplier"]
-Reach = Literal["organisation", "workspace", "project", "model", "case"]
+BoundRole = Literal["admin", "engineer", "steward", "auditor", "viewer"]
+Reach = Literal["organisation", "workspace", "project"]
 Scope = Literal["read", "write", "admin"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-
-STAFF: tuple[Role, ...] = ("admin", "engineer", "auditor")
-"""The roles that read every corpus."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,29 +45,39 @@ class PlaceRole:
 class Caller:
     """Who asks. ``token`` is the token's public id, if one was given.
 
-    ``role_until`` ends a role that a binding gave. ``bound`` are roles in parts of the organisation
-    that were in force when the caller was found. ``groups`` are those that an identity provider
-    names.
+    ``account`` is the role of the account. ``bound`` are roles that were in force when the caller
+    was found. ``groups`` are those that an identity provider names.
     """
 
     name: str
-    role: Role
+    account: Role
     supplier: str | None = None
     scopes: frozenset[str] = frozenset({"read"})
     token: str | None = None
-    role_until: str | None = None
     bound: tuple[PlaceRole, ...] = ()
     groups: frozenset[str] = frozenset()
 
     @property
     def public(self) -> bool:
         """Whether no token was given."""
-        return self.role == "public"
+        return self.account == "public"
 
     @property
     def roles(self) -> frozenset[str]:
-        """All roles in the whole organisation: ``role``, and what adds to it."""
-        return frozenset({self.role, *(b.role for b in self.bound if b.reach == "organisation")})
+        """All roles in the whole organisation."""
+        return frozenset({self.account, *(b.role for b in self.bound if b.reach == "organisation")})
+
+    @property
+    def role(self) -> Role:
+        """The first of `ROLES` that the caller has in the whole organisation."""
+        return next(each for each in ROLES if each in self.roles)
+
+    @property
+    def role_until(self) -> str | None:
+        """When `role` ends by itself; None: never."""
+        ends = [b.until for b in self.bound if b.reach == "organisation" and b.role == self.role]
+        lasting = self.role == self.account or None in ends
+        return None if lasting else max(each for each in ends if each is not None)
 
     def has(self, scope: Scope) -> bool:
         """Whether the token is good for ``scope``."""
@@ -88,13 +94,8 @@ class Caller:
         }
 
 
-PUBLIC = Caller(name="public", role="public")
+PUBLIC = Caller(name="public", account="public")
 """A caller without a token."""
 
-LOCAL = Caller(name="local", role="admin", scopes=frozenset(SCOPES))
+LOCAL = Caller(name="local", account="admin", scopes=frozenset(SCOPES))
 """The caller of a service without authentication."""
-
-
-def permitted(caller: Caller, roles: Iterable[str], scope: Scope) -> bool:
-    """Whether ``caller`` has one of ``roles`` and a token that is good for ``scope``."""
-    return not caller.roles.isdisjoint(roles) and caller.has(scope)

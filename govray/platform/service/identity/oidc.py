@@ -140,7 +140,7 @@ class Oidc:
             raise NotAccepted(f"The token names no supplier ({settings.supplier_claim})")
         return Caller(
             name=name,
-            role=role,
+            account=role,
             supplier=supplier,
             scopes=frozenset(SCOPES),
             groups=_groups(claims.get(settings.groups_claim)),

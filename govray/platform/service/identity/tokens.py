@@ -83,7 +83,7 @@ def caller_of(user: User, token: Token) -> Caller:
         raise NotAccepted("The user has no role that this service knows")
     return Caller(
         name=user.name,
-        role=role,
+        account=role,
         supplier=user.supplier if role == "supplier" else None,
         scopes=frozenset(token.scopes),
         token=token.id,

@@ -17,6 +17,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.platform.service.acting.case_desk import DeskDep
 from govray.platform.service.identity.pagination import PageDep, filtered
+from govray.platform.service.identity.rights import may
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.form_fields import FormDep, checked, field, form_of, then
 from govray.platform.service.pages.rendering import HEADERS, render
@@ -26,14 +27,16 @@ from govray.platform.service.routes.cases import (
     READERS,
     AskedCase,
     CaseDecision,
+    CasePath,
     NewLink,
     Released,
     answer_bytes,
+    cases,
+    find_case,
     receive,
     shown_case,
     staff_case,
 )
-from govray.platform.service.visible.visible_cases import CasePath, cases, decides_cases, find_case
 from govray.platform.store import cases as store
 from govray.platform.store.cases import LONGEST_CONTACT
 from govray.platform.store.states import CaseState
@@ -131,7 +134,7 @@ def of_case(visit: VisitDep, case: CasePath, _desk: DeskDep) -> HTMLResponse:
         result=result,
         corpora=named,
         steps={
-            step: decides_cases(visit.caller) and row.state in states
+            step: may(visit.caller, "decide", None) and row.state in states
             for step, states in store.NEXT.items()
         },
         decisions=[each for each in get_args(Decision) if (each == "nothing_found") != bool(named)]

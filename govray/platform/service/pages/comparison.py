@@ -21,6 +21,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.policy.depth_policy import Policy
 from govray.platform.service.http.problems import Problem, not_found, unprocessable
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
@@ -34,7 +35,6 @@ from govray.platform.service.pages.rendering import digest, render
 from govray.platform.service.pages.shared_queries import version_href
 from govray.platform.service.routes.policies import ChangeAnswer, difference, stack
 from govray.platform.service.visible import visible_models, visible_runs
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_models import (
     find_lineage,
     find_policy,
@@ -221,7 +221,7 @@ MOST_SIDES = 8
 FEWEST_SIDES = 2
 LONGEST_NAME = 400
 
-router = APIRouter(dependencies=[RUN_READERS])
+router = APIRouter(dependencies=[needs("view")])
 
 _Named = Annotated[list[str], Query(max_length=200)]
 

@@ -9,18 +9,18 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import col
 
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import attestation_href, version_href
 from govray.platform.service.routes.corpora import Use, signed_credentials, uses_of
-from govray.platform.service.visible.readers import CORPUS_READERS
 from govray.platform.service.visible.visible_corpora import credentials, find_corpus, own_corpora
 from govray.platform.service.visible.visible_corpora import uses as visible_uses
 from govray.platform.store.tables import Corpus, CorpusUse, Credential
 
-router = APIRouter(dependencies=[CORPUS_READERS])
+router = APIRouter(dependencies=[needs("data")])
 
 
 @router.get("/corpora")

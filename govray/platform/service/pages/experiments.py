@@ -23,6 +23,7 @@ from govray.platform.service.acting.acting import Demand
 from govray.platform.service.http.edits import etag
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
@@ -53,7 +54,6 @@ from govray.platform.service.routes.experiments import (
 from govray.platform.service.routes.logs import LARGEST, LONGEST_SEARCH, folder_of, part_of
 from govray.platform.service.routes.runs import KnownRun, known_run
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_models import whole_attestations
 from govray.platform.service.visible.visible_runs import FoundExperiment, told_once
 from govray.platform.store import run_logs
@@ -118,7 +118,7 @@ _KINDS: dict[str, Any] = {
     },
 }
 
-router = APIRouter(dependencies=[RUN_READERS])
+router = APIRouter(dependencies=[needs("view")])
 
 
 def latest(visit: Visit) -> list[tuple[Any, int]]:
@@ -325,7 +325,7 @@ async def _given(request: Request) -> str:
     return (await form_of(request)).get("tags", "")[:_LONGEST]
 
 
-@router.post("/experiments/{experiment}/tags", dependencies=[SUBMITTERS])
+@router.post("/experiments/{experiment}/tags", dependencies=[needs("submit")])
 def save(
     visit: VisitDep, known: KnownExperiment, given: Annotated[str, Depends(_given)]
 ) -> Response:
@@ -338,7 +338,7 @@ def save(
     return then(f"/experiments/{quote(known.id, safe='')}")
 
 
-@router.post("/experiments/{experiment}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
+@router.post("/experiments/{experiment}/{verb}", dependencies=[needs("submit"), Depends(form_of)])
 def act(visit: VisitDep, known: KnownExperiment, verb: Demand) -> Response:
     ask(visit, known, verb)
     return then(f"/experiments/{quote(known.id, safe='')}")

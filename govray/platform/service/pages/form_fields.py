@@ -13,10 +13,9 @@ from pydantic import BaseModel, ValidationError
 from govray.governance.formats.field_errors import field_errors
 from govray.platform.service.http.edits import SHOWN
 from govray.platform.service.http.problems import Problem, not_valid, unprocessable
-from govray.platform.service.identity.access import is_own_page
+from govray.platform.service.identity.access import is_own_page, needs
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.rendering import HEADERS
-from govray.platform.service.visible.readers import SUBMITTERS
 
 MOST_FIELDS = 32
 
@@ -82,7 +81,7 @@ def deleting(
     page = path.partition("{")[0]
 
     def add(verb: str, act: Callable[[Visit, Any], object], found: Any) -> None:
-        @router.post(f"{path}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
+        @router.post(f"{path}/{verb}", dependencies=[needs("submit"), Depends(form_of)])
         def answer(visit: VisitDep, known: Any = found) -> Response:
             name = getattr(known, "id", known)
             act(visit, known)

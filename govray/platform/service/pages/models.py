@@ -26,6 +26,7 @@ from govray.governance.trust.license import LICENSE_CATEGORIES
 from govray.platform.service.http.edits import etag
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.rights import is_within
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts import entropy_chart
 from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
@@ -45,7 +46,6 @@ from govray.platform.service.routes.memorization import audits_of, findings_of, 
 from govray.platform.service.routes.models import WRITES, StageRequest
 from govray.platform.service.routes.version_search import AskedDep, find
 from govray.platform.service.visible.lookup import DigestPath
-from govray.platform.service.visible.reach import is_within
 from govray.platform.service.visible.visible_corpora import corpora_of
 from govray.platform.service.visible.visible_models import (
     check_promotes,

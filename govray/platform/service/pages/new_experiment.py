@@ -23,19 +23,17 @@ from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import DEFAULT, Asked
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.identity.access import Caller
-from govray.platform.service.identity.caller import permitted
+from govray.platform.service.identity.access import Caller, needs
 from govray.platform.service.identity.repeats import claim
-from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.rights import somewhere
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, filled_in, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.experiments import estimate, submitted
-from govray.platform.service.visible.readers import SUBMITTERS
 from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.queue_entries import LONGEST_CONFIG
 
-router = APIRouter(dependencies=[SUBMITTERS])
+router = APIRouter(dependencies=[needs("submit")])
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,8 @@ class Filled:
 
 
 def may_start(caller: Caller) -> bool:
-    """Whether there may be a project that ``caller`` can submit to, as `SUBMITTERS`."""
-    bound = submits(caller) and caller.has("write")
-    return bound or permitted(caller, ("admin", "engineer"), "write")
+    """Whether there may be a project that ``caller`` can submit to."""
+    return somewhere(caller, "submit") and caller.has("write")
 
 
 @router.get("/new")
@@ -95,7 +92,7 @@ def form(
     fork: Annotated[str, Query(max_length=64)] = "",
     project: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    offered = acting.offered(visit.session, visit.caller, at=visit.at)
+    offered = acting.offered(visit.session, visit.caller)
     filled = Filled(project=project or ("" if offered == DEFAULT else offered))
     if fork:
         row = acting.forked(visit.session, visit.caller, fork)

@@ -11,14 +11,14 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import col
 
+from govray.platform.service.identity.access import needs
+from govray.platform.service.identity.rights import everywhere, somewhere
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages import experiments
 from govray.platform.service.pages.form_fields import form_of
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import model_rows
 from govray.platform.service.routes.records import answer_of
-from govray.platform.service.visible.reach import is_staff
-from govray.platform.service.visible.readers import CORPUS_READERS, reads_corpora, reads_runs
 from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.service.visible.visible_models import attestations, ledgers
 from govray.platform.service.visible.visible_runs import runs
@@ -34,7 +34,7 @@ def overview(visit: VisitDep) -> HTMLResponse:
         "overview.html",
         totals=_totals(visit),
         models=model_rows(visit)[0],
-        experiments=experiments.latest(visit) if reads_runs(visit.caller) else None,
+        experiments=experiments.latest(visit) if somewhere(visit.caller, "view") else None,
     )
 
 
@@ -44,11 +44,11 @@ def _totals(visit: Visit) -> list[tuple[str, int]]:
         "attested models": counting.select_from(Attestation).where(attestations(caller)),
         "ledgers": counting.select_from(Ledger).where(ledgers(caller)),
     }
-    if reads_corpora(caller):
+    if somewhere(caller, "data"):
         counted["corpora"] = counting.select_from(Corpus).where(own_corpora(caller))
-    if reads_runs(caller):
+    if somewhere(caller, "view"):
         counted["runs"] = counting.select_from(Run).where(runs(caller))
-    if is_staff(caller):
+    if everywhere(caller, "view"):
         counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
     return [(name, visit.session.execute(query).scalar_one()) for name, query in counted.items()]
 
@@ -63,7 +63,7 @@ def _totals(visit: Visit) -> list[tuple[str, int]]:
 @router.get("/search")
 def form(visit: VisitDep) -> HTMLResponse:
     return render(
-        visit, "search.html", reads=reads_corpora(visit.caller), answer=None, missing=False
+        visit, "search.html", reads=somewhere(visit.caller, "data"), answer=None, missing=False
     )
 
 
@@ -75,7 +75,7 @@ async def _hashes(request: Request) -> list[str]:
     return given.get("sha256", "").split(",")
 
 
-@router.post("/search", dependencies=[CORPUS_READERS])
+@router.post("/search", dependencies=[needs("data")])
 def search(visit: VisitDep, digests: Annotated[list[str], Depends(_hashes)]) -> HTMLResponse:
     asked = len(digests) <= 3 and all(re.fullmatch("[0-9a-f]{64}", each) for each in digests)
     answers = [answer_of(visit, each, 0) for each in digests if asked]

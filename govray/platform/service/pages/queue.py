@@ -21,13 +21,13 @@ from sqlmodel import col
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Act, Demand, Verb
 from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.rights import everywhere
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.experiments import VERBS
-from govray.platform.service.visible.reach import is_staff
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_runs import entries, reads_file
 from govray.platform.store import pools as stated
 from govray.platform.store import queue_entries
@@ -39,7 +39,7 @@ from govray.platform.store.tables import Lease, QueueEntry
 
 MOST_HELD = 200
 
-router = APIRouter(dependencies=[RUN_READERS])
+router = APIRouter(dependencies=[needs("view")])
 
 LISTED: tuple[Any, ...] = (
     *(QueueEntry.id, QueueEntry.kind, QueueEntry.name, QueueEntry.project, QueueEntry.user),
@@ -70,7 +70,7 @@ def queue(visit: VisitDep, page: PageDep) -> HTMLResponse:
         visit,
         "queue.html",
         pools=_pools(visit),
-        whole=is_staff(visit.caller),
+        whole=everywhere(visit.caller, "view"),
         until=lease.until if lease else None,
         standstill=still,
         whys={each.id: queue_entries.why(each, still) for each in waiting},

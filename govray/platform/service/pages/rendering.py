@@ -19,9 +19,8 @@ from starlette.datastructures import QueryParams
 from govray.governance.verify.trace import outcome
 from govray.platform.service.identity import session_cookie
 from govray.platform.service.identity.access import Caller
+from govray.platform.service.identity.rights import somewhere
 from govray.platform.service.identity.visit import Visit
-from govray.platform.service.visible.readers import reads_corpora, reads_runs
-from govray.platform.service.visible.visible_cases import reads_cases
 from govray.platform.service.visible.visible_models import policies
 from govray.platform.store.tables import Policy
 
@@ -158,8 +157,7 @@ def environment(*packages: str) -> Environment:
     texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category, outcome)
     for function in (*texts, is_below, following, sorted_by):
         made.filters[function.__name__] = function
-    for asks in (reads_runs, reads_corpora, reads_cases):
-        made.tests[asks.__name__] = asks
+    made.tests["allowed"] = somewhere
     return made
 
 

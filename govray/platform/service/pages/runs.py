@@ -14,20 +14,20 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import ColumnElement, or_, select
 from sqlmodel import col
 
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Page, PageDep
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.comparison import MOST_SIDES
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.runs import RUN_ORDERS, run_order
 from govray.platform.service.visible import visible_models, visible_runs
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.states import RunState
 from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Run
 
 MOST_CHOICES = 200
 """Of the names that a filter suggests."""
-router = APIRouter(dependencies=[RUN_READERS])
+router = APIRouter(dependencies=[needs("view")])
 
 
 ORDERS = {name: name in ("started", "step") for name in RUN_ORDERS}

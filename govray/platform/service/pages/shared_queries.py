@@ -12,8 +12,8 @@ from sqlmodel import col
 
 from govray.errors import CouldNotCheck, GovrayError
 from govray.platform.service.identity.pagination import Page
+from govray.platform.service.identity.rights import is_within, within
 from govray.platform.service.identity.visit import Visit
-from govray.platform.service.visible.reach import is_within, within
 from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.service.visible.visible_models import (
     attestation_order,

@@ -26,6 +26,7 @@ from govray.platform.service.acting.acting import DEFAULT, Demand
 from govray.platform.service.http import problems
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Page, PageDep, filtered
 from govray.platform.service.identity.repeats import claim
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -34,7 +35,6 @@ from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.queue import LISTED, allows, standing
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.task_files import kept_files, output_end
 from govray.platform.service.visible.visible_runs import entries
 from govray.platform.store import queue_entries
@@ -43,7 +43,7 @@ from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import Project, QueueEntry
 from govray.platform.tasks.task_file import KINDS, LONGEST_IDLE, SHOWN
 
-router = APIRouter(dependencies=[RUN_READERS])
+router = APIRouter(dependencies=[needs("view")])
 
 STARTED = (*SHOWN, "command")
 """Kinds that the form starts. Inference takes a file, by ``/v1/tasks``."""
@@ -94,11 +94,11 @@ def listing(
     state: Annotated[str, Query(max_length=32)] = "",
     user: Annotated[str, Query(max_length=256)] = "",
 ) -> HTMLResponse:
-    filled = TaskForm(project=acting.offered(visit.session, visit.caller, at=visit.at))
+    filled = TaskForm(project=acting.offered(visit.session, visit.caller))
     return _tasks(visit, page, filled, state=state, user=user)
 
 
-@router.post("/tasks", dependencies=[SUBMITTERS])
+@router.post("/tasks", dependencies=[needs("submit")])
 def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
     filled = filled_in(TaskForm, fields)
     try:
@@ -113,7 +113,7 @@ def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
     return then("/tasks")
 
 
-@router.post("/tasks/{task}/open", dependencies=[SUBMITTERS])
+@router.post("/tasks/{task}/open", dependencies=[needs("submit")])
 def enter(visit: VisitDep, task: str, _fields: FormDep) -> HTMLResponse:
     opened = open_task(visit, find_task(visit, task))
     return render(visit, "task_open.html", url=opened.url, seconds=opened.seconds)
@@ -132,7 +132,7 @@ def of_task(
     return render(visit, "task.html", **standing(visit, row, ask), files=files, output=output)
 
 
-@router.post("/tasks/{task}/{verb}", dependencies=[SUBMITTERS, Depends(form_of)])
+@router.post("/tasks/{task}/{verb}", dependencies=[needs("submit"), Depends(form_of)])
 def act(visit: VisitDep, task: str, verb: Demand) -> Response:
     acting.ask(visit, find_task(visit, task), verb)
     return then(f"/tasks/{task}")

@@ -30,13 +30,13 @@ from govray.governance.submission.received_archive import ReceivedArchive, kept_
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.http.statuses import ANY_NAME, refusing
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.readers import SUBMITTERS
 from govray.platform.wire.answers import Archive
 from govray.storage.place import Place
 
-router = APIRouter(tags=["archives"], dependencies=[SUBMITTERS])
+router = APIRouter(tags=["archives"], dependencies=[needs("submit")])
 
 SECONDS = 900.0
 """For a whole upload: the largest archive takes 1.3 Mbit/s, which people have at home."""

@@ -26,11 +26,11 @@ from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.revocations import Lists
+from govray.platform.service.identity.rights import within
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.runs import Before, Since, started_between
 from govray.platform.service.visible import visible_models
 from govray.platform.service.visible.lookup import SEE_MODELS, DigestPath, absent, full_digest
-from govray.platform.service.visible.reach import within
 from govray.platform.service.visible.visible_models import (
     attestation_order,
     attestations,

@@ -9,10 +9,10 @@ from sqlmodel import col, select
 
 from govray.governance.formats.document import Count
 from govray.platform.service.http.answer import Answer
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.routes.runs import Before, Since, started_between
-from govray.platform.service.visible.readers import AUDITORS
 from govray.platform.service.visible.visible_runs import audit_entries
 from govray.platform.store.tables import AuditEntry
 
@@ -34,7 +34,7 @@ class Entry(Answer):
     detail: dict[str, Any]
 
 
-@router.get("/audit", dependencies=[AUDITORS])
+@router.get("/audit", dependencies=[needs("audit")])
 def audit(
     visit: VisitDep,
     page: PageDep,

@@ -14,9 +14,9 @@ import codecs
 from base64 import b64decode
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import AfterValidator, Field, model_validator
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, false, select, true
 from sqlmodel import Session
 
 from govray.errors import UsageError
@@ -27,22 +27,16 @@ from govray.platform.service.acting.case_desk import CaseDesk, DeskDep
 from govray.platform.service.acting.case_search import search_case
 from govray.platform.service.acting.stated_domains import LONGEST, domain_of
 from govray.platform.service.http.answer import Answer, Body
-from govray.platform.service.http.problems import not_found, not_valid
+from govray.platform.service.http.problems import not_allowed, not_found, not_valid
 from govray.platform.service.http.statuses import refusing
-from govray.platform.service.identity.access import Caller
+from govray.platform.service.identity.access import Caller, needs
 from govray.platform.service.identity.pagination import Listing, PageDep, columns_of, filtered
 from govray.platform.service.identity.repeats import OnceWithSecretDep
+from govray.platform.service.identity.rights import everywhere, may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import DSSE, ENVELOPE, trust_roots
 from govray.platform.service.routes.models import VERSION
-from govray.platform.service.visible.visible_cases import (
-    CASE_READERS,
-    CasePath,
-    cases,
-    demand_decides,
-    find_case,
-    reads_cases,
-)
+from govray.platform.service.visible.lookup import Finder
 from govray.platform.service.visible.visible_models import find_model, find_version
 from govray.platform.store import cases as store
 from govray.platform.store.cases import LONGEST_CONTACT, LONGEST_REASON, MOST_BYTES, MOST_DOMAINS
@@ -52,7 +46,16 @@ from govray.platform.store.tables import RightsCase
 
 router = APIRouter(tags=["cases"])
 
-READERS = Depends(CASE_READERS)
+READERS = needs("case")
+
+CasePath = Annotated[
+    str,
+    Path(
+        pattern="^c-[0-9a-f]{12}$",
+        description="The case's number.",
+        examples=["c-0123456789ab"],
+    ),
+]
 
 EXCERPT = 2000
 """Characters of the text that staff are shown."""
@@ -379,11 +382,20 @@ def _close(visit: Visit, desk: CaseDesk, row: RightsCase) -> None:
     store.closed(visit.session, row, envelope, by=visit.by)
 
 
+def cases(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `RightsCase`: those that the caller may read: a case has somebody's contact, and
+    names corpora that its answer withholds."""
+    return true() if everywhere(caller, "case") else false()
+
+
+find_case = Finder("case", RightsCase, "id", cases, "See the list of cases")
+
+
 def shown_case(visit: Visit, case: str, key: str | None) -> RightsCase:
     """The case, for its requester or for who reads it. Raises 404."""
     if key is not None and (row := store.of_key(visit.session, case, key)) is not None:
         return row
-    if not reads_cases(visit.caller):
+    if not everywhere(visit.caller, "case"):
         # Like a wrong key: nobody is told which numbers there are.
         raise not_found("case", case, "Give its key", hidden=True)
     return find_case(visit.session, visit.caller, case)
@@ -410,7 +422,11 @@ def excerpt(content: bytes | None) -> str | None:
 def _decidable(visit: Visit, case: str, *, writing: bool = False) -> RightsCase:
     """The case, if the caller decides on it; ``writing``: nobody else changes it meanwhile."""
     row = find_case(visit.session, visit.caller, case)
-    demand_decides(visit.caller)
+    if not may(visit.caller, "decide", None):
+        raise not_allowed(
+            "Cases are decided by admins and data stewards of the organisation",
+            "Use a token of one, with the scope write",
+        )
     if writing:
         begin_writing(visit.session)
         visit.session.refresh(row)
@@ -419,4 +435,4 @@ def _decidable(visit: Visit, case: str, *, writing: bool = False) -> RightsCase:
 
 def _roots(session: Session) -> Any:
     """The trust roots of the store. Which there are is the operator's to know."""
-    return trust_roots(session, Caller(name=store.PUBLIC, role="auditor"))
+    return trust_roots(session, Caller(name=store.PUBLIC, account="auditor"))

@@ -17,10 +17,10 @@ from sqlmodel import col
 
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.answer import Answer, Decimal
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.readers import CORPUS_READERS
 from govray.platform.service.visible.visible_corpora import credentials, find_corpus, own_corpora
 from govray.platform.service.visible.visible_corpora import uses as visible_uses
 from govray.platform.service.visible.visible_models import cells
@@ -35,7 +35,7 @@ from govray.platform.store.tables import (
 
 MAX_USES = 200
 
-router = APIRouter(tags=["corpora"], dependencies=[CORPUS_READERS])
+router = APIRouter(tags=["corpora"], dependencies=[needs("data")])
 
 
 class CorpusItem(Answer):

@@ -27,14 +27,13 @@ from govray.platform.service.acting.project_rules import (
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.http.statuses import refusing
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
-from govray.platform.service.identity.roles import Action, may
+from govray.platform.service.identity.rights import in_projects, may_change
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.experiments import KnownExperiment
 from govray.platform.service.routes.runs import Filter, KnownRun
 from govray.platform.service.visible.lookup import Finder
-from govray.platform.service.visible.reach import in_projects
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import deletions, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import ProjectSettings
@@ -43,7 +42,7 @@ from govray.platform.wire.answers import Deletion, Deletions
 from govray.storage.place import place
 from govray.train.run_folder import removal
 
-router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["experiments"], dependencies=[needs("view")])
 
 
 class Space(Answer):
@@ -91,17 +90,13 @@ def deletion(visit: VisitDep, run: str) -> Deletion:
 @router.get("/projects/{project}/space")
 def space(visit: VisitDep, project: PlaceName) -> Space:
     """What the checkpoints of a project take, what is about to go, and what is free."""
-    return space_of(visit, find_project(visit.session, visit.caller, project).name)
-
-
-def space_of(visit: Visit, project: str) -> Space:
-    """The space that a project takes; the caller sees the project."""
+    name = find_project(visit.session, visit.caller, project).name
     c, t, e, d = tables.Checkpoint, tables.Run, tables.Experiment, tables.Deletion
     held = (
         select(func.coalesce(func.sum(col(c.bytes)), 0))
         .join(t, col(t.id) == col(c.run))
         .join(e, col(e.id) == col(t.experiment))
-        .where(col(e.project) == project, col(c.state) == CheckpointState.COMPLETED)
+        .where(col(e.project) == name, col(c.state) == CheckpointState.COMPLETED)
     )
     marked = select(d.run).where(col(d.gone).is_(None), col(d.restored).is_(None))
     free = None
@@ -115,19 +110,19 @@ def space_of(visit: Visit, project: str) -> Space:
     )
 
 
-@router.delete("/runs/{run}", dependencies=[SUBMITTERS], responses=refusing(409))
+@router.delete("/runs/{run}", dependencies=[needs("submit")], responses=refusing(409))
 def delete_run(visit: VisitDep, known: KnownRun) -> Deletion:
     """Mark a run to be deleted. Nothing is removed before `goneAfter`."""
     return _mark(visit, [known])[0]
 
 
-@router.post("/runs/{run}:restore", dependencies=[SUBMITTERS], responses=refusing(409))
+@router.post("/runs/{run}:restore", dependencies=[needs("submit")], responses=refusing(409))
 def restore_run(visit: VisitDep, known: KnownRun) -> Deletion:
     """Take a mark back, as long as removal has not begun. No retention marks the run again."""
     return _restore(visit, [known.id], known.experiment)[0]
 
 
-@router.delete("/experiments/{experiment}", dependencies=[SUBMITTERS], responses=refusing(409))
+@router.delete("/experiments/{experiment}", dependencies=[needs("submit")], responses=refusing(409))
 def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Mark all runs of an experiment, or none: one that may not go keeps the others."""
     t = tables.Run
@@ -149,7 +144,7 @@ def delete_project(visit: VisitDep, project: PlaceName) -> Deletions:
     Asked again, once its runs are gone, it is deleted: no run is in the answer. Its name stays
     taken.
     """
-    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    row = demand(visit.session, visit.caller, "manage", project)
     begin_writing(visit.session)
     visit.session.refresh(row)
     runs = deletions.project_runs(visit.session, row)
@@ -160,7 +155,7 @@ def delete_project(visit: VisitDep, project: PlaceName) -> Deletions:
 
 
 @router.post(
-    "/experiments/{experiment}:restore", dependencies=[SUBMITTERS], responses=refusing(409)
+    "/experiments/{experiment}:restore", dependencies=[needs("submit")], responses=refusing(409)
 )
 def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Take back the marks of all runs of an experiment whose removal has not begun."""
@@ -243,5 +238,4 @@ def may_delete(visit: Visit, experiment: str) -> bool:
     """Whether the caller may delete runs of an experiment, and restore them."""
     row = visit.session.get_one(tables.Experiment, experiment)
     project = visit.session.get(tables.Project, row.project)
-    action: Action = "stop-own" if row.user == visit.caller.name else "stop-any"
-    return may(visit.caller, action, project, at=visit.at)
+    return may_change(visit.caller, project, row.user)

@@ -19,11 +19,11 @@ from sqlalchemy import Engine, tuple_
 from sqlmodel import Session
 
 from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.routes.runs import KnownRun, numbers
-from govray.platform.service.visible.readers import RUN_READERS
 
-router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["experiments"], dependencies=[needs("view")])
 
 CSV = "text/csv; charset=utf-8"
 MOST_NUMBERS = 2_000_000

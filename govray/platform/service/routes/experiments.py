@@ -28,15 +28,15 @@ from govray.platform.service.http import edits
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import not_allowed, refused
 from govray.platform.service.http.statuses import header, refusing
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered, sorting
 from govray.platform.service.identity.repeats import OnceDep
-from govray.platform.service.identity.roles import may
+from govray.platform.service.identity.rights import may
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
 from govray.platform.service.routes.runs import Before, Filter, Since, started_between
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import FoundExperiment, find_experiment
 from govray.platform.store import pools, queue_entries, tables
 from govray.platform.store.database import begin_writing
@@ -52,7 +52,7 @@ from govray.platform.wire.answers import (
     PolicyKnown,
 )
 
-router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["experiments"], dependencies=[needs("view")])
 
 Asks = TypeVar("Asks")
 """What something is asked of."""
@@ -136,7 +136,7 @@ class PoolItem(Answer):
 @router.post(
     "/experiments",
     status_code=201,
-    dependencies=[SUBMITTERS],
+    dependencies=[needs("submit")],
     responses=refusing(404) | {201: {"headers": header("Location")}},
 )
 def submit_experiment(
@@ -160,7 +160,7 @@ def submitted(visit: Visit, asked: Asked) -> tables.QueueEntry:
     return acting.submit(visit, asked)
 
 
-@router.post("/experiments:check", dependencies=[SUBMITTERS], responses=refusing(404, 409))
+@router.post("/experiments:check", dependencies=[needs("submit")], responses=refusing(404, 409))
 def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> ExperimentCheck:
     """Say what an experiment would take and which policy applies. Nothing is submitted.
 
@@ -291,7 +291,7 @@ def verbs(
             name=verb,
             description=says,
             operation_id=f"{router.tags[0]}_{verb}",
-            dependencies=[SUBMITTERS],
+            dependencies=[needs("submit")],
             response_model=answered,
             responses=None if verb == always else refusing(409),
         )
@@ -345,7 +345,7 @@ def answer(visit: Visit, known: FoundExperiment) -> Experiment:
 def may_tag(visit: Visit, experiment: FoundExperiment) -> bool:
     """Whether the caller may put tags on the experiment: who may submit in its project."""
     project = visit.session.get(tables.Project, experiment.project)
-    return may(visit.caller, "submit", project, at=visit.at)
+    return may(visit.caller, "submit", project)
 
 
 def check_tagging(visit: Visit, experiment: FoundExperiment) -> None:
@@ -370,7 +370,7 @@ class ExperimentTags(Answer):
     )
 
 
-@router.put("/experiments/{experiment}/tags", dependencies=[SUBMITTERS, edits.IF_MATCH])
+@router.put("/experiments/{experiment}/tags", dependencies=[needs("submit"), edits.IF_MATCH])
 def put_tags(visit: VisitDep, given: ExperimentTags, known: KnownExperiment) -> ExperimentTags:
     """Replace the tags of an experiment. An empty list removes them."""
     return ExperimentTags(tags=tag(visit, known, given.tags))

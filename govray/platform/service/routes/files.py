@@ -20,7 +20,8 @@ from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.file_answer import FileAnswer
 from govray.platform.service.http.problems import not_found
 from govray.platform.service.http.statuses import header, refusing
-from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.access import CallerDep, needs
+from govray.platform.service.identity.rights import is_within
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.live_metrics import Streams
 from govray.platform.service.routes.pins import Step
@@ -34,8 +35,6 @@ from govray.platform.service.visible.given_files import (
     model_files,
 )
 from govray.platform.service.visible.lookup import SEE_MODELS, DigestPath, absent
-from govray.platform.service.visible.reach import is_within
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.task_files import kept_files, open_kept
 from govray.platform.service.visible.visible_models import find_attestation
 from govray.platform.store import tables
@@ -125,7 +124,7 @@ def model_file(visit: VisitDep, digest: DigestPath, path: FilePath) -> Response:
 
 
 @router.get(
-    "/runs/{run}/checkpoints/{step}/files", dependencies=[RUN_READERS], responses=refusing(409)
+    "/runs/{run}/checkpoints/{step}/files", dependencies=[needs("view")], responses=refusing(409)
 )
 def of_checkpoint(visit: VisitDep, known: KnownRun, step: Step) -> Files:
     """The files that a checkpoint's manifest names, and the manifest."""
@@ -134,7 +133,7 @@ def of_checkpoint(visit: VisitDep, known: KnownRun, step: Step) -> Files:
 
 @router.get(
     "/runs/{run}/checkpoints/{step}/files/{path:path}",
-    dependencies=[RUN_READERS, *_ONE],
+    dependencies=[needs("view"), *_ONE],
     **_FILE,
 )
 def checkpoint_file(visit: VisitDep, known: KnownRun, step: Step, path: FilePath) -> Response:
@@ -142,7 +141,7 @@ def checkpoint_file(visit: VisitDep, known: KnownRun, step: Step, path: FilePath
     return _answer(visit, _checkpoint(visit, known, step), path, f"{known.id} step {step}")
 
 
-@router.get("/tasks/{task}/files", dependencies=[RUN_READERS], responses=refusing(409))
+@router.get("/tasks/{task}/files", dependencies=[needs("view")], responses=refusing(409))
 def of_task(visit: VisitDep, row: KnownTask) -> TaskFiles:
     """What a task keeps, the first 500 by name. For who may open it."""
     check_opens(visit, row)
@@ -152,7 +151,7 @@ def of_task(visit: VisitDep, row: KnownTask) -> TaskFiles:
 
 @router.get(
     "/tasks/{task}/files/{path:path}",
-    dependencies=[RUN_READERS, *_ONE],
+    dependencies=[needs("view"), *_ONE],
     response_class=Response,
     responses={status: told for status, told in _ANSWERS.items() if status != 307},
 )

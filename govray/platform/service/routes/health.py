@@ -17,8 +17,8 @@ from govray.platform.service.http.prometheus import CONTENT_TYPE, Measures
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.http.statuses import refusing
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.revocations import Lists
-from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store.store_secret import trouble
 
 NO_KEY = "the store's secret, without which records are not found"
@@ -115,7 +115,7 @@ def health(request: Request, session: SessionDep) -> Health:
 
 @metrics.get(
     "/metrics",
-    dependencies=[STAFF_ONLY],
+    dependencies=[needs("view", whole=True)],
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refusing(404)},
 )

@@ -27,9 +27,8 @@ from sqlmodel import Session, col, select
 from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.access import Caller, CallerDep, needs
 from govray.platform.service.routes.runs import KnownRun
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store.queue_entries import goes_on
 from govray.platform.store.tables import Metric, Run
@@ -43,7 +42,7 @@ MAX_ROWS = 5_000
 
 _POSITION = re.compile(r"(\d{1,9})\.(\d{1,15})\.(\d{1,6})")
 
-router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["experiments"], dependencies=[needs("view")])
 
 Position = tuple[int, int, int]
 """Attempt, step, and how many numbers of that step were sent."""

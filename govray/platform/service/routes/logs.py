@@ -23,10 +23,10 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import needs
 from govray.platform.service.routes.downloads import attached
 from govray.platform.service.routes.live_metrics import MAX_SECONDS, slot
 from govray.platform.service.routes.runs import KnownRun
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store import run_logs
 from govray.platform.store.queue_entries import goes_on
@@ -38,7 +38,7 @@ MOST_LINES = 2000
 LONGEST_SEARCH = 200
 LARGEST = (1 << 53) - 1
 
-router = APIRouter(tags=["logs"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["logs"], dependencies=[needs("view")])
 
 LogName = Annotated[
     str, Path(pattern=run_logs.NAME, description="Of the log.", examples=["rank-0-1.log"])

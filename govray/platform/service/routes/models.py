@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Select
 from sqlmodel import Session, col, select
@@ -32,14 +32,13 @@ from govray.platform.service.http.answer import Body
 from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, tell
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.http.statuses import refusing
-from govray.platform.service.identity.access import require
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep, sorting
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.revocations import Lists
+from govray.platform.service.identity.rights import is_within
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_models
-from govray.platform.service.visible.reach import is_within
-from govray.platform.service.visible.readers import promotes
 from govray.platform.service.visible.visible_models import (
     check_promotes,
     find_model,
@@ -59,7 +58,7 @@ from govray.platform.wire.answers import Promoted, Validation, VersionReference
 
 router = APIRouter(tags=["models"])
 
-WRITES = Depends(require("admin", "engineer", scope="write", bound=promotes))
+WRITES = needs("promote")
 
 MAX_POLICY = 1 << 20
 

@@ -17,18 +17,18 @@ from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_allowed, not_found, refused
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.http.statuses import refusing
-from govray.platform.service.identity.roles import Action, may
+from govray.platform.service.identity.access import needs
+from govray.platform.service.identity.rights import may_change
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.logs import folder_of
 from govray.platform.service.routes.runs import KnownRun
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState
 from govray.platform.wire.answers import CheckpointPin, CheckpointPins
 from govray.storage.place import place
 from govray.train.checkpoint import pins
 
-router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["experiments"], dependencies=[needs("view")])
 
 WAIT_SECONDS = 5.0
 """How long a request waits for a run that deletes commits meanwhile."""
@@ -61,7 +61,7 @@ def listing(known: KnownRun, session: SessionDep) -> CheckpointPins:
 
 
 @router.post(
-    "/runs/{run}/checkpoints/{step}:pin", dependencies=[SUBMITTERS], responses=refusing(409)
+    "/runs/{run}/checkpoints/{step}:pin", dependencies=[needs("submit")], responses=refusing(409)
 )
 def pin(visit: VisitDep, known: KnownRun, step: Step, new: NewPin) -> CheckpointPin:
     """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes nothing."""
@@ -81,7 +81,7 @@ def pin(visit: VisitDep, known: KnownRun, step: Step, new: NewPin) -> Checkpoint
 
 
 @router.post(
-    "/runs/{run}/checkpoints/{step}:unpin", dependencies=[SUBMITTERS], responses=refusing(409)
+    "/runs/{run}/checkpoints/{step}:unpin", dependencies=[needs("submit")], responses=refusing(409)
 )
 def unpin(visit: VisitDep, known: KnownRun, step: Step) -> CheckpointPin:
     """Let the run's rules decide about a checkpoint again. It goes with the next commit, if so."""
@@ -99,8 +99,7 @@ def _mine(visit: Visit, run: tables.Run, step: int) -> Folder:
     """The run's folder, if the caller may change what stays there and the checkpoint is known."""
     experiment = visit.session.get_one(tables.Experiment, run.experiment)
     project = visit.session.get(tables.Project, experiment.project)
-    action: Action = "stop-own" if experiment.user == visit.caller.name else "stop-any"
-    if not may(visit.caller, action, project, at=visit.at):
+    if not may_change(visit.caller, project, experiment.user):
         raise not_allowed(
             f"{experiment.user} started it, and only {experiment.user} or an admin pins its "
             "checkpoints",

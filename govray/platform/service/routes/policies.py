@@ -35,7 +35,6 @@ from govray.platform.service.routes.attestations import (
 )
 from govray.platform.service.visible import visible_models
 from govray.platform.service.visible.lookup import DigestPath, full_digest
-from govray.platform.service.visible.readers import reads_public_only
 from govray.platform.service.visible.visible_models import (
     find_policy,
     find_trust_root,
@@ -279,7 +278,7 @@ def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Respon
     return immutable(
         data,
         full_digest(digest),
-        public=reads_public_only(caller),
+        public=caller.public,
         asked=asked,
         media_type=DSSE,
     )

@@ -27,17 +27,18 @@ from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, 
 from govray.platform.service.http.problems import refused, unprocessable
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.http.statuses import refusing
+from govray.platform.service.identity import rights
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
-from govray.platform.service.identity.roles import role_in
+from govray.platform.service.identity.rights import everywhere, roles_in
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import SIGNED_IN, is_admin
 from govray.platform.store import tables, tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import ProjectSettings, parse_settings
 
-router = APIRouter(tags=["projects"], dependencies=[SIGNED_IN])
+router = APIRouter(tags=["projects"], dependencies=[needs("account")])
 
 Name = Annotated[str, Field(pattern=f"^{tenancy.NAME}$", examples=["vision"])]
 Description = Annotated[str, Field(max_length=tenancy.LONGEST_DESCRIPTION)]
@@ -97,7 +98,7 @@ def workspaces(visit: VisitDep, page: PageDep) -> Listing[Workspace]:
 @router.post("/workspaces", status_code=201)
 def make_workspace(visit: OnceDep, new: NewWorkspace) -> Workspace:
     """Make a workspace. For admins of the organisation."""
-    demand_manage(visit.session, visit.caller, "organisation", "", at=visit.at)
+    demand_manage(visit.session, visit.caller, "organisation", "")
     begin_writing(visit.session)
     row = tenancy.make_workspace(visit.session, new.name, description=new.description, by=visit.by)
     visit.session.commit()
@@ -113,7 +114,7 @@ def workspace(visit: VisitDep, workspace: PlaceName) -> Workspace:
 @router.patch("/workspaces/{workspace}", responses=refusing(409))
 def change_workspace(visit: VisitDep, workspace: PlaceName, change: PlaceChange) -> Workspace:
     """Describe, archive or bring back a workspace. For its admins."""
-    demand_manage(visit.session, visit.caller, "workspace", workspace, at=visit.at)
+    demand_manage(visit.session, visit.caller, "workspace", workspace)
     begin_writing(visit.session)
     row = tenancy.change_workspace(
         visit.session,
@@ -136,7 +137,7 @@ def projects(
     """The projects that you see, by name."""
     row = tables.Project
     statement = select(row).where(
-        project_rules.projects(visit.caller), visible_runs.in_a_project(row.name)
+        rights.projects(visit.caller), visible_runs.in_a_project(row.name)
     )
     statement = filtered(statement, (row.workspace, workspace))
     return page.listing(visit.session, statement, (row.name,), lambda each: _project(visit, each))
@@ -149,9 +150,9 @@ def make_project(visit: OnceDep, new: NewProject) -> Project:
     Experiments of this name that nobody's project had become its own. So only an admin of the
     organisation makes a project whose name experiments have.
     """
-    demand_manage(visit.session, visit.caller, "workspace", new.workspace, at=visit.at)
+    demand_manage(visit.session, visit.caller, "workspace", new.workspace)
     begin_writing(visit.session)
-    if not is_admin(visit.caller) and _is_used(visit.session, new.name):
+    if not everywhere(visit.caller, "manage") and _is_used(visit.session, new.name):
         raise refused(
             "The name cannot be taken",
             "Take another name, or ask an admin of the organisation to make it",
@@ -176,7 +177,7 @@ def project(visit: VisitDep, project: PlaceName) -> Project:
 @router.patch("/projects/{project}", responses=refusing(409))
 def change_project(visit: VisitDep, project: PlaceName, change: PlaceChange) -> Project:
     """Describe, archive or bring back a project. For its admins."""
-    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    row = demand(visit.session, visit.caller, "manage", project)
     begin_writing(visit.session)
     tenancy.change_project(visit.session, row, **change.model_dump(), by=visit.by)
     visit.session.commit()
@@ -198,7 +199,7 @@ def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Se
     The body is the policy itself, as `settings` of the answer has it. Experiments that wait already
     keep what they were accepted with.
     """
-    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    row = demand(visit.session, visit.caller, "manage", project)
     try:
         parsed = parse_settings(new, where="body")
     except UsageError as error:
@@ -212,7 +213,7 @@ def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Se
 
 
 def _project(visit: Visit, row: tables.Project) -> Project:
-    roles = sorted(role_in(visit.caller, row, at=visit.at))
+    roles = sorted(roles_in(visit.caller, row))
     fields = {name: getattr(row, name) for name in Project.model_fields if name != "roles"}
     return Project(**fields, roles=roles)
 

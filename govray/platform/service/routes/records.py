@@ -25,10 +25,10 @@ from govray.governance.formats import canonical_json
 from govray.governance.verify.trace import outcome
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.statuses import ANY_NAME
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
-from govray.platform.service.visible.readers import CORPUS_READERS
 from govray.platform.service.visible.record_index import groups_of, leaves_of, places_of, store_key
 from govray.platform.service.visible.visible_models import reads_entries
 from govray.platform.store.tables import Ledger, Record
@@ -93,7 +93,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return value
 
 
-router = APIRouter(tags=["records"], dependencies=[CORPUS_READERS])
+router = APIRouter(tags=["records"], dependencies=[needs("data")])
 
 MAX_SIGHTINGS = 200
 MAX_PROOFS = 16

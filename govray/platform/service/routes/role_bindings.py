@@ -1,40 +1,40 @@
-"""Groups, and roles bound to the organisation, a workspace, a project, a model or a case.
+"""Users, and roles bound to the organisation, a workspace or a project.
 
 Only an admin of a place gives roles there and takes them away, and nobody gives what lasts longer
-than the own. Groups are the organisation's, since one may have roles in many places.
+than the own.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
-from sqlalchemy import ColumnElement, and_, func, or_, select, true
+from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlmodel import col
 
 from govray.governance.formats.document import Timestamp
 from govray.platform.service.acting import project_rules
-from govray.platform.service.acting.project_rules import PlaceName, check_lent, demand_manage
+from govray.platform.service.acting.project_rules import check_lent, demand_manage
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.edits import ETAG, IF_MATCH, check_unchanged, tell
-from govray.platform.service.http.problems import not_found, refused, unprocessable
+from govray.platform.service.http.problems import not_found, unprocessable
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.http.statuses import ANY_NAME, refusing
-from govray.platform.service.identity.access import require
+from govray.platform.service.http.statuses import refusing
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
+from govray.platform.service.identity.rights import everywhere, projects
 from govray.platform.service.identity.visit import Visit, VisitDep
-from govray.platform.service.visible.readers import SIGNED_IN, watches
 from govray.platform.store import role_bindings, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.tables import GroupMember, RoleBinding
+from govray.platform.store.tables import RoleBinding
 
-router = APIRouter(tags=["roles"], dependencies=[SIGNED_IN])
-ADMINS = Depends(require("admin", scope="admin"))
-WATCHERS = Depends(require("admin", "auditor"))
+router = APIRouter(tags=["roles"], dependencies=[needs("account")])
+ADMINS = needs("manage", whole=True)
+WATCHERS = needs("audit", whole=True)
 
 BindingId = Annotated[
     str,
@@ -52,9 +52,8 @@ class Binding(Answer):
     role: str
     scope: Reach
     place: str = Field(
-        description="The name of the workspace, project or model, the number of a case; else empty."
+        description="The name of the workspace or project; empty for the organisation."
     )
-    supplier: str | None = Field(default=None, description="The authority that a supplier is.")
     until: str | None = Field(default=None, description="When it ends by itself.")
     made: str
     user: str = Field(description="Who gave it.")
@@ -67,26 +66,12 @@ class NewBinding(Body):
         None, description="The user; `oidc:SUBJECT` of an identity provider."
     )
     group: Annotated[str, Field(max_length=255)] | None = Field(
-        None, description="The group, in place of a user."
+        None, description="The identity provider's group, in place of a user."
     )
     role: BoundRole
     scope: Reach
     place: Annotated[str, Field(max_length=128)] = ""
-    supplier: Annotated[str, Field(max_length=128)] | None = None
     until: Timestamp | None = None
-
-
-class Group(Answer):
-    """A group of this store."""
-
-    name: str
-    members: int
-
-
-class Member(Answer):
-    """A user in a group."""
-
-    user: str
 
 
 class RoleAt(Answer):
@@ -146,20 +131,16 @@ def bind(visit: OnceDep, new: NewBinding) -> Binding:
 
     The same role of the same subject again gets another end.
     """
-    most = demand_manage(visit.session, visit.caller, new.scope, new.place, at=visit.at)
+    most = demand_manage(visit.session, visit.caller, new.scope, new.place)
     if (new.user is None) == (new.group is None):
         raise unprocessable("body: give a user or a group")
-    if most is not None and (new.until is None or new.until > most):
-        raise refused(
-            f"Your own role there ends at {most}, and this would last longer",
-            "Give an end that is not later",
-        )
+    check_lent(most, new.until, "this")
     begin_writing(visit.session)
     kind, subject = ("user", new.user) if new.user is not None else ("group", new.group)
     grant = Grant(
         subject_kind=kind,
         subject=subject or "",
-        **new.model_dump(include={"role", "scope", "place", "supplier", "until"}),
+        **new.model_dump(include={"role", "scope", "place", "until"}),
     )
     row = role_bindings.bind(visit.session, grant, by=visit.by)
     visit.session.commit()
@@ -173,7 +154,7 @@ def unbind(visit: VisitDep, binding: BindingId) -> None:
     row = visit.session.execute(found).scalar_one_or_none()
     if row is None:
         raise not_found("binding", binding, "See the list of role bindings")
-    demand_manage(visit.session, visit.caller, row.scope, row.place, at=visit.at)
+    demand_manage(visit.session, visit.caller, row.scope, row.place)
     role_bindings.unbind(visit.session, binding, by=visit.by)
     visit.session.commit()
 
@@ -181,57 +162,16 @@ def unbind(visit: VisitDep, binding: BindingId) -> None:
 def visible(caller: Caller) -> ColumnElement[bool]:
     """Condition on `RoleBinding`: those of places that the caller sees, and its own."""
     b = RoleBinding
-    if watches(caller):
+    if everywhere(caller, "audit"):
         return true()
     p, w = tables.Project, tables.Workspace
-    projects = select(col(p.name)).where(project_rules.projects(caller))
-    workspaces = select(col(w.name)).where(project_rules.workspaces(caller))
+    seen = select(col(p.name)).where(projects(caller))
+    around = select(col(w.name)).where(project_rules.workspaces(caller))
     return or_(
         and_(col(b.subject_kind) == "user", col(b.subject) == caller.name),
-        and_(col(b.scope) == "project", col(b.place).in_(projects)),
-        and_(col(b.scope) == "workspace", col(b.place).in_(workspaces)),
+        and_(col(b.scope) == "project", col(b.place).in_(seen)),
+        and_(col(b.scope) == "workspace", col(b.place).in_(around)),
     )
-
-
-@router.get("/groups", dependencies=[WATCHERS])
-def groups(session: SessionDep, page: PageDep) -> Listing[Group]:
-    """The groups of this store, by name. An identity provider's are not listed."""
-    counted = (
-        select(col(GroupMember.group).label("name"), func.count().label("members"))
-        .group_by(col(GroupMember.group))
-        .subquery()
-    )
-    statement = select(counted.c.name, counted.c.members)
-    return page.listing(session, statement, (counted.c.name,), Group.model_validate)
-
-
-@router.get("/groups/{group}/members", dependencies=[WATCHERS, ANY_NAME])
-def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Member]:
-    """List the members of a group, by name. A group without members is no group."""
-    row = GroupMember
-    statement = select(row).where(col(row.group) == group)
-    return page.listing(session, statement, (row.user,), Member.model_validate)
-
-
-@router.put(
-    "/groups/{group}/members/{user}", dependencies=[ADMINS, ANY_NAME], responses=refusing(409)
-)
-def add_member(visit: VisitDep, group: PlaceName, user: UserPath) -> Member:
-    """Put a user into a group. The first member makes it. For admins of the organisation."""
-    begin_writing(visit.session)
-    if visit.caller.role_until is not None:
-        for until in role_bindings.ends_of_group(visit.session, group):
-            check_lent(visit.caller, until, f"a role of the group {group}")
-    row = role_bindings.add_member(visit.session, group, user, by=visit.by)
-    visit.session.commit()
-    return Member.model_validate(row)
-
-
-@router.delete("/groups/{group}/members/{user}", status_code=204, dependencies=[ADMINS, ANY_NAME])
-def remove_member(visit: VisitDep, group: PlaceName, user: UserPath) -> None:
-    """Take a user out of a group. For admins of the organisation."""
-    role_bindings.remove_member(visit.session, group, user, by=visit.by)
-    visit.session.commit()
 
 
 class User(Answer):

@@ -16,6 +16,7 @@ from sqlmodel import Session, col, func, select
 from govray.governance.formats.document import Timestamp
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import (
     Listing,
     PageDep,
@@ -26,13 +27,12 @@ from govray.platform.service.identity.pagination import (
 )
 from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible import visible_runs
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.service.visible.visible_runs import find_run, told_once
 from govray.platform.store import tables
 from govray.platform.store.states import CheckpointState, RunState
 from govray.platform.wire.answers import Checkpoint, Metric, Run
 
-router = APIRouter(tags=["runs"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["runs"], dependencies=[needs("view")])
 
 Filter = Annotated[str | None, Query(max_length=200)]
 Since = Annotated[Timestamp | None, Query(description="Only those that began then or later.")]

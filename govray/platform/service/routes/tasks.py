@@ -26,6 +26,7 @@ from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, refused
 from govray.platform.service.http.statuses import refusing
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceDep
 from govray.platform.service.identity.visit import Visit, VisitDep
@@ -34,7 +35,6 @@ from govray.platform.service.routes.experiments import Submitted, verbs
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.lookup import absent
-from govray.platform.service.visible.readers import RUN_READERS, SUBMITTERS
 from govray.platform.service.visible.visible_runs import entries, reads_file
 from govray.platform.store import queue_entries
 from govray.platform.store.leases import standstill
@@ -89,7 +89,7 @@ def find_task(visit: VisitDep, task: _TaskId) -> QueueEntry:
 KnownTask = Annotated[QueueEntry, Depends(find_task)]
 
 
-@router.get("/tasks", dependencies=[RUN_READERS])
+@router.get("/tasks", dependencies=[needs("view")])
 def list_tasks(
     visit: VisitDep,
     page: PageDep,
@@ -104,7 +104,7 @@ def list_tasks(
     return page.listing(visit.session, statement, order, partial(_shown, visit), descending=True)
 
 
-@router.post("/tasks", status_code=201, dependencies=[SUBMITTERS])
+@router.post("/tasks", status_code=201, dependencies=[needs("submit")])
 def submit_task(visit: OnceDep, new: NewTask) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
     archives.check_there(visit, new.archive)
@@ -118,7 +118,6 @@ def submit_task(visit: OnceDep, new: NewTask) -> Task:
         slots=SLOTS,
         pool=new.pool,
         priority=new.priority,
-        at=visit.at,
     )
     acting.may_act(visit, project, Act(verb="submit", what="tasks"))
     row = acting.traced(
@@ -137,7 +136,7 @@ def submit_task(visit: OnceDep, new: NewTask) -> Task:
     return _shown(visit, row)
 
 
-@router.get("/tasks/{task}", dependencies=[RUN_READERS])
+@router.get("/tasks/{task}", dependencies=[needs("view")])
 def get_task(visit: VisitDep, row: KnownTask) -> Task:
     """One task."""
     file = row.config if reads_file(visit.session, visit.caller, row) else None
@@ -152,7 +151,7 @@ def _act(visit: Visit, row: QueueEntry, verb: Demand) -> Task:
 verbs(router, "/tasks/{task}", find_task, _act, Task, always="unarchive")
 
 
-@router.post("/tasks/{task}:open", dependencies=[SUBMITTERS], responses=refusing(409, 502))
+@router.post("/tasks/{task}:open", dependencies=[needs("submit")], responses=refusing(409, 502))
 def open_task(visit: VisitDep, row: KnownTask) -> OpenedTask:
     """An address that shows the task, good once and for a minute. 502: it could not be shown.
 

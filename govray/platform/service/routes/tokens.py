@@ -20,17 +20,18 @@ from govray.platform.service.acting.project_rules import check_lent
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_allowed, not_found, refused, unprocessable
 from govray.platform.service.identity import tokens
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.caller import Caller, Scope
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.repeats import OnceWithSecretDep
+from govray.platform.service.identity.rights import admin_until, everywhere, may
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.readers import SIGNED_IN, administers, is_admin
 from govray.platform.store import tables
 from govray.platform.store.audit_log import log
 from govray.platform.store.database import begin_writing
 from govray.platform.store.tables import Token, User
 
-router = APIRouter(tags=["roles"], dependencies=[SIGNED_IN])
+router = APIRouter(tags=["roles"], dependencies=[needs("account")])
 
 LONGEST_DAYS = 365
 
@@ -90,10 +91,11 @@ def make(visit: OnceWithSecretDep, new: NewToken) -> MadeToken:
     at, user = visit.request.app.state.clock(), new.user or visit.caller.name
     others = user != visit.caller.name or new.role is not None or new.supplier is not None
     need: Scope = "admin" if others else "write"
-    if (others and not is_admin(visit.caller)) or not visit.caller.has(need):
+    stranger = others and not everywhere(visit.caller, "manage")
+    if stranger or not visit.caller.has(need):
         raise not_allowed(
             "Tokens of others are made by admins"
-            if others and not is_admin(visit.caller)
+            if stranger
             else f"The token has not the scope {need}",
             "Ask an admin, or use a token with that scope",
         )
@@ -102,9 +104,10 @@ def make(visit: OnceWithSecretDep, new: NewToken) -> MadeToken:
             raise not_allowed(f"Your own token has not the scope {scope}", "Ask for less")
     if others:
         ends = format_time(at + timedelta(days=new.days))
-        check_lent(visit.caller, ends, "the token")
+        own = admin_until(visit.caller, None)
+        check_lent(own, ends, "the token")
         if new.role is not None:
-            check_lent(visit.caller, None, "a new user's role")
+            check_lent(own, None, "a new user's role")
     if not new.name.isprintable():
         raise unprocessable("body.name: it cannot be printed")
     begin_writing(visit.session)
@@ -140,6 +143,6 @@ def revoke(visit: VisitDep, token: TokenId) -> TokenItem:
 
 def own(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Token`: the caller's; all of them for an admin with a token for that."""
-    if administers(caller):
+    if may(caller, "manage", None):
         return true()
     return col(tables.Token.user) == caller.name

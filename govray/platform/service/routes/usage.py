@@ -10,16 +10,16 @@ from pydantic.alias_generators import to_camel
 
 from govray.governance.formats.document import Timestamp
 from govray.platform.service.http.answer import Answer, Decimal
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.rights import in_projects
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.downloads import CSV, attached, text, written
-from govray.platform.service.visible.reach import in_projects
-from govray.platform.service.visible.readers import RUN_READERS
 from govray.platform.store import tables
 from govray.platform.store.usage import NOWHERE, By
 from govray.platform.store.usage import usage as used
 
-router = APIRouter(tags=["service"], dependencies=[RUN_READERS])
+router = APIRouter(tags=["service"], dependencies=[needs("view")])
 
 
 class Used(Answer):

@@ -18,9 +18,9 @@ from govray.governance.submission.register_forms import Isolation
 from govray.governance.trust.license import LicenseCategory
 from govray.platform.service.http.problems import not_valid
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
+from govray.platform.service.identity.rights import within
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.models import JUDGED, validation
-from govray.platform.service.visible.reach import within
 from govray.platform.service.visible.visible_models import reads_registry, whole_attestations
 from govray.platform.store import version_search
 from govray.platform.store.registry import Stage

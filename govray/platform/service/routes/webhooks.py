@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlmodel import select
 
@@ -17,11 +17,10 @@ from govray.errors import UsageError
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import require
+from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import Listing, PageDep, filtered
 from govray.platform.service.identity.repeats import OnceWithSecretDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.visible.readers import STAFF_ONLY
 from govray.platform.store import tables, webhooks
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.store_secret import indexing_key
@@ -29,7 +28,7 @@ from govray.platform.store.webhooks import probe
 
 router = APIRouter(tags=["alerts"])
 
-ADMIN = Depends(require("admin", scope="admin"))
+ADMIN = needs("manage", whole=True)
 
 _WEBHOOK = "w-0123456789ab"
 _EVENT = "7c" * 32
@@ -104,7 +103,7 @@ class Removed(Answer):
     id: str
 
 
-@router.get("/alerts", dependencies=[STAFF_ONLY])
+@router.get("/alerts", dependencies=[needs("view", whole=True)])
 def happened(
     session: SessionDep,
     page: PageDep,

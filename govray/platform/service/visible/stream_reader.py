@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.visible.readers import reads_runs
+from govray.platform.service.identity.rights import somewhere
 from govray.platform.service.visible.visible_runs import find_run
 
 RECHECK_SECONDS = 10.0
@@ -40,7 +40,7 @@ async def _still_reads(request: Request, run: str) -> bool:
     def reads(caller: Caller) -> bool:
         with Session(request.app.state.engine) as session:
             find_run(session, caller, run)
-        return reads_runs(caller) and caller.has("read")
+        return somewhere(caller, "view") and caller.has("read")
 
     try:
         caller = await request.app.state.gate.again(request)

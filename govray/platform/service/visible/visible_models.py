@@ -19,8 +19,14 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.problems import not_allowed
 from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.rights import (
+    everywhere,
+    is_within,
+    of_runs,
+    somewhere,
+    within,
+)
 from govray.platform.service.visible.lookup import SEE_MODELS, Finder, absent
-from govray.platform.service.visible.reach import everywhere, is_staff, is_within, of_runs, within
 from govray.platform.service.visible.visible_corpora import corpora_of, supplied
 from govray.platform.service.visible.visible_runs import runs
 from govray.platform.store import lineage, tables
@@ -37,13 +43,13 @@ def reads_whole(caller: Caller, attestation: Any) -> bool:
 def reads_registry(caller: Caller, row: Any) -> bool:
     """Whether the caller may read more of a version than its name and attestation. ``row`` may have
     the condition `within` on its attestation as a column of that name."""
-    return is_staff(caller) or bool(getattr(row, "within", False))
+    return everywhere(caller, "view") or bool(getattr(row, "within", False))
 
 
 def reads_entries(session: Session, caller: Caller, run: str) -> bool:
     """Whether the caller may read a ledger's entries: they name all corpora of a step."""
-    if is_staff(caller) or not caller.bound:
-        return is_staff(caller)
+    if everywhere(caller, "view"):
+        return True
     t, a = tables.Run, tables.Attestation
     own = select(col(t.id)).where(col(t.id) == run, runs(caller))
     attested = select(col(a.run)).where(col(a.run) == run, within(caller))
@@ -52,21 +58,15 @@ def reads_entries(session: Session, caller: Caller, run: str) -> bool:
 
 def cells(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Coverage`: another corpus's adapter bears that corpus's name."""
-    if is_staff(caller):
-        return true()
     c, a = tables.Coverage, tables.Attestation
-    condition = col(c.direct).is_(True) | ~col(c.layer_group).startswith(ADAPTER)
-    if not caller.bound:
-        return condition
-    return condition | col(c.attestation).in_(select(col(a.digest)).where(within(caller)))
+    own = col(c.attestation).in_(select(col(a.digest)).where(within(caller)))
+    anyone = col(c.direct).is_(True) | ~col(c.layer_group).startswith(ADAPTER)
+    return true() if everywhere(caller, "view") else anyone | own
 
 
 def whole_attestations(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Attestation`: those that the caller may read whole."""
-    if is_staff(caller):
-        return true()
-    public = col(tables.Attestation.public).is_(True)
-    return public | within(caller) if caller.bound else public
+    return col(tables.Attestation.public).is_(True) | within(caller)
 
 
 def attestations(caller: Caller) -> ColumnElement[bool]:
@@ -85,7 +85,7 @@ def attestations(caller: Caller) -> ColumnElement[bool]:
 def attestation_order(caller: Caller) -> tuple[Any, ...]:
     """The columns that order `attestations`: when a run began is not for suppliers."""
     a = tables.Attestation
-    return (a.started, a.digest) if is_staff(caller) else (a.digest,)
+    return (a.started, a.digest) if everywhere(caller, "view") else (a.digest,)
 
 
 def versions(caller: Caller) -> ColumnElement[bool]:
@@ -104,7 +104,7 @@ def ledgers(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Ledger`: those whose checkpoint and hashes the caller may read."""
     a, run = tables.Attestation, tables.Ledger.run
     attested = _among(caller, run, a.run, attestations(caller))
-    return attested | of_runs(caller, run, "view") if caller.bound else attested
+    return attested | of_runs(caller, run)
 
 
 def policies(caller: Caller) -> ColumnElement[bool]:
@@ -123,7 +123,11 @@ def _among(
     caller: Caller, column: Any, named: Any, readable: ColumnElement[bool]
 ) -> ColumnElement[bool]:
     """That ``column`` is among the ``named`` of readable rows; anything, for staff."""
-    return true() if is_staff(caller) else col(column).in_(select(col(named)).where(readable))
+    return (
+        true()
+        if everywhere(caller, "view")
+        else col(column).in_(select(col(named)).where(readable))
+    )
 
 
 def check_promotes(
@@ -154,9 +158,9 @@ def check_promotes(
 
 def whole_models(session: Session, caller: Caller, names: Iterable[str]) -> frozenset[str]:
     """Those of ``names`` all of whose versions the caller reads whole, with what they are."""
+    if not somewhere(caller, "view"):
+        return frozenset()
     wanted = sorted(set(names))
-    if is_staff(caller) or not caller.bound:
-        return frozenset(wanted if is_staff(caller) else ())
     a, v = tables.Attestation, tables.ModelVersion
     own = select(col(a.digest)).where(within(caller))
     others = select(col(v.model)).where(col(v.model).in_(wanted), col(v.attestation).not_in(own))

@@ -10,10 +10,14 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.identity.roles import places
+from govray.platform.service.identity.rights import (
+    everywhere,
+    in_projects,
+    of_runs,
+    projects,
+    workspaces,
+)
 from govray.platform.service.visible.lookup import absent
-from govray.platform.service.visible.reach import in_projects, of_runs
-from govray.platform.service.visible.readers import watches
 from govray.platform.store import tables
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import ExperimentState
@@ -39,7 +43,7 @@ def is_no_task() -> ColumnElement[bool]:
 
 def runs(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Run`: those of `experiments`."""
-    return of_runs(caller, tables.Run.id, "view")
+    return of_runs(caller, tables.Run.id)
 
 
 def told_once() -> ColumnElement[bool]:
@@ -77,15 +81,12 @@ def reads_file(session: Session, caller: Caller, row: tables.QueueEntry) -> bool
 def audit_entries(caller: Caller) -> ColumnElement[bool]:
     """Condition on `AuditEntry`: what was done to places of the caller, and to what lies in them.
     Entries of reads name addresses, not places: they are for auditors of the organisation."""
-    if watches(caller):
+    if everywhere(caller, "audit"):
         return true()
     p, w = tables.Project, tables.Workspace
     q, e, d = tables.QueueEntry, tables.Experiment, tables.Deletion
     lying = ((q.id, q.project), (e.id, e.project), (d.run, d.project))
-    found = places(caller, "audit")
-    spaces = col(w.name).in_(sorted(found["workspace"])) if not found["organisation"] else true()
     subject = col(tables.AuditEntry.subject)
-    projects = in_projects(caller, p.name, "audit")
     return and_(
         col(tables.AuditEntry.outcome) == "done",
         or_(
@@ -93,8 +94,8 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
                 subject.in_(select(col(key)).where(in_projects(caller, project, "audit")))
                 for key, project in lying
             ),
-            subject.in_(select("project " + col(p.name)).where(projects)),
-            subject.in_(select("workspace " + col(w.name)).where(spaces)),
+            subject.in_(select("project " + col(p.name)).where(projects(caller, "audit"))),
+            subject.in_(select("workspace " + col(w.name)).where(workspaces(caller, "audit"))),
         ),
     )
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from sqlmodel import Session, select
 
 from govray.platform.service.identity import tokens
-from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.access import CallerDep, needs
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import AuditEntry, Token
 from tests.support.people import KINDS, NOW, Service, serve
@@ -24,11 +24,11 @@ def _routes(service: Service) -> None:
     def who(caller: CallerDep) -> dict[str, str | None]:
         return {"name": caller.name, "role": caller.role, "supplier": caller.supplier}
 
-    @router.get("/staff", dependencies=[Depends(require("admin", "auditor"))])
+    @router.get("/staff", dependencies=[needs("audit")])
     def staff() -> str:
         return "staff"
 
-    @router.post("/write", dependencies=[Depends(require("engineer", scope="write"))])
+    @router.post("/write", dependencies=[needs("submit")])
     def write() -> str:
         return "written"
 

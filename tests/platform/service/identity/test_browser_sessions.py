@@ -139,7 +139,7 @@ def test_a_session_that_its_token_does_not_end_would_go_on(
         session.commit()
     service.clock[0] = NOW + timedelta(seconds=REMEMBERED)
     with monkeypatch.context() as patch:
-        caller = Caller(name="auditor", role="auditor")
+        caller = Caller(name="auditor", account="auditor")
         patch.setattr(
             browser_sessions, "standing", lambda *_, at: Accepted(caller, at + timedelta(hours=1))
         )
