@@ -51,11 +51,9 @@ def write(
     )
 
 
-def remove(request: Request, response: Response, *names: str) -> None:
-    """Remove those of the cookies ``names`` that ``request`` has, in either form."""
-    for name in names:
-        for each in (name, SECURE + name):
-            if each in request.cookies:
-                response.delete_cookie(
-                    each, path="/", secure=each != name, httponly=True, samesite="strict"
-                )
+def remove(request: Request, response: Response, name: str) -> None:
+    """Remove the cookie ``name``, in either form, if ``request`` has it."""
+    for each in {name, SECURE + name} & request.cookies.keys():
+        response.delete_cookie(
+            each, path="/", secure=each != name, httponly=True, samesite="strict"
+        )
