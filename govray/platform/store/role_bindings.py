@@ -2,7 +2,7 @@
 
 A binding says: this user, or this group, is an engineer, in this project, until then. It counts for
 all that lies in its place. A project's roles are those of the organisation, of its workspace and
-its own. What a role may do is said by `govray.platform.service.identity.roles`.
+its own. What a role may do is said by `govray.platform.service.identity.rights`.
 
 Which groups a user is in says an identity provider. Here they are names.
 

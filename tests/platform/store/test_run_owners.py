@@ -204,6 +204,9 @@ def test_nobody_reads_a_model_by_taking_its_run_s_name(
         bound=(PlaceRole(role="engineer", reach="project", place="beta"),),
     )
     with Session(store) as session:
+        beta = tables.Project(name="beta", workspace="default", settings={}, created="", user="")
+        session.add(beta)
+        session.flush()
         a, e = tables.Attestation, tables.Experiment
         read = session.exec(select(a.run).where(attestations(eve))).all()
         assert session.exec(select(e.id).where(experiments(eve))).all() == (

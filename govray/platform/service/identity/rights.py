@@ -16,7 +16,7 @@ admin      all of that, stops everything, changes settings and gives roles there
 ========== ============================================================================
 
 `may` answers for one place, `projects` and what follows from it for a query's rows. `somewhere`
-is what a route asks before it looks at anything. No other module decides by roles.
+is what a route asks before it looks at anything. No other module says what a role allows.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def may_change(caller: Caller, project: Project | None, owner: str) -> bool:
 
 
 def admin_until(caller: Caller, place: Place) -> str | None:
-    """When the caller ceases to be an admin of ``place``; None: never. Empty: it is none."""
+    """When the caller ceases to be an admin of ``place``; None: never; empty: before now."""
     around = _around(place)
     ends = [b.until for b in caller.bound if b.role == "admin" and (b.reach, b.place) in around]
     if caller.account == "admin" or None in ends:
