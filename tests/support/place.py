@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 "group": narrow.attestation.domains[0][0],
                 "acme record": running.record("acme", 0),
                 "alpha record": running.record("alpha", 0),
-                "tile": f"tile/0/000.p/{size}",
+                "tile": f"0/000.p/{size}",
                 "binding": _tenancy(session),
                 "case": running.post("admin", "/cases", json=ASKED).json()["case"],
             }

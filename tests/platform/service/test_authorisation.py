@@ -32,20 +32,33 @@ OUTSIDE = ("supplier", "other supplier", "member")
 """Who has no role in the project."""
 
 
-@dataclass(frozen=True)
+WRITERS = ("admin", "engineer")
+ADMIN = ("admin",)
+
+NAMES = {
+    **{"run": "done", "experiment": "e1", "step": "1", "name": "rank-0-1.log", "task": "s-none"},
+    **{"model": "first", "version": "1.0.0", "digest": "{first}", "group": "{group}"},
+    **{"workspace": "default", "project": "default", "binding": "{binding}", "user": "engineer"},
+    **{"case": "{case}", "key": "no-key", "corpus": "acme", "sha256": "{acme record}"},
+    **{"token": "0" * 12, "webhook": "w-" + "0" * 12, "event": "0" * 64, "index": "0"},
+    **{"path": "model.safetensors", "file": f"{0:016x}-{7:09d}.json", "verb": "stop"},
+}
+"""What stands for a field of a path, unless a row says another. Some are nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One request and who gets an answer to it.
 
     ``refused`` is the status of tokens that do not, ``public`` that of no token. Who is in
     ``unseen`` is told 404. Ended tokens are
     401 everywhere, unless the route asks nobody who they are (``open``). ``sends``: the body is the
-    envelope of the public attestation.
+    envelope of the public attestation. ``at`` names other things than `NAMES`.
     """
 
     method: str
     template: str
     answered: tuple[str, ...]
-    path: str = ""
     body: dict[str, Any] | None = None
     refused: int = 403
     public: int = 401
@@ -54,6 +67,11 @@ class Case:
     sends: bool = False
     params: dict[str, str] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()
+    at: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.template.format_map(NAMES | self.at)
 
     @property
     def about_public(self) -> bool:
@@ -72,439 +90,260 @@ class Case:
         return (self.public,) if kind == "public" else (self.refused,)
 
 
-def get(template: str, answered: tuple[str, ...], path: str = "", **more: Any) -> Case:
-    return Case("GET", template, answered, path or template, **more)
+def rows(answered: tuple[str, ...], *requests: str, **more: Any) -> list[Case]:
+    """A row for each of ``requests``, which are a method and a template: ``GET /v1/runs/{run}``."""
+    split = (each.split(" ") for each in requests)
+    return [Case(method=m, template=path, answered=answered, **more) for m, path in split]
 
 
-def hidden(template: str, answered: tuple[str, ...], path: str = "", **more: Any) -> Case:
+def get(answered: tuple[str, ...], *templates: str, **more: Any) -> list[Case]:
+    return rows(answered, *(f"GET {each}" for each in templates), **more)
+
+
+def hidden(answered: tuple[str, ...], *templates: str, **more: Any) -> list[Case]:
     """Whoever may not read it is not told that it exists."""
-    return get(template, answered, path, **({"refused": 404, "public": 404} | more))
+    return get(answered, *templates, **{"refused": 404, "public": 404, **more})
 
 
-def seen(
-    method: str, template: str, answered: tuple[str, ...], path: str = "", **more: Any
-) -> Case:
+def seen(answered: tuple[str, ...], *requests: str, **more: Any) -> list[Case]:
     """Who has no role in the place is not told that it exists; who has another role is refused."""
-    path = path or template.format(
-        workspace="default", project="default", name="small", binding="{binding}"
-    )
-    return Case(method, template, answered, path, **({"unseen": OUTSIDE} | more))
+    return rows(answered, *requests, **{"unseen": OUTSIDE, **more})
 
 
-PROJECT = "/v1/projects/{project}"
+def of_models(*templates: str, **more: Any) -> list[Case]:
+    """``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is
+    public."""
+    concerns = (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    return [
+        each
+        for model, answered in concerns
+        for each in hidden(answered, *templates, at=names_of(model), **more)
+    ]
+
+
+def names_of(model: str) -> dict[str, str]:
+    return {"model": model, "run": f"run-{model}", "digest": f"{{{model}}}", "path": "{tile}"}
+
+
 VERSION = "/v1/models/{model}/versions/{version}"
-WRITERS = ("admin", "engineer")
-_RUN = "experiments/e1"
-WEBHOOK = "w-000000000000"
-"""There is none of this name."""
+ATTESTATION = "/v1/attestations/{digest}"
+LEDGER = "/v1/ledgers/{run}"
+EXPERIMENT = "/v1/experiments/{experiment}"
+RUN = "/v1/runs/{run}"
+STEP = RUN + "/checkpoints/{step}"
+PROJECT = "/v1/projects/{project}"
+TASK = "/v1/tasks/{task}"
+LINEAGES = ("/lineage", "/layers/{group}", "/memorization")
+SUBMITTED = {"experiment": "s-one"}
 
 CASES = [
-    get("/v1/health", ALL, open=True),
-    get("/v1/live", ALL, open=True),
-    get("/v1/ready", ALL, open=True),
-    get("/v1/openapi.json", ALL, open=True),
-    get("/v1/sign-in", ALL, open=True),
-    get("/metrics", STAFF),
-    get("/v1/audit", ("admin", "auditor")),
-    get("/v1/usage", STAFF),
-    get("/v1/usage.csv", STAFF),
-    get("/v1/versions", ALL),
-    get("/v1/experiments", STAFF),
-    get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),
-    Case(
-        "PUT",
-        "/v1/experiments/{experiment}/tags",
-        WRITERS,
-        "/v1/experiments/e2/tags",
-        {"tags": ["baseline"]},
-    ),
-    get("/v1/runs", STAFF),
-    get("/v1/runs/{run}/metrics.csv", STAFF, "/v1/runs/done/metrics.csv"),
-    get("/v1/runs/{run}", STAFF, "/v1/runs/done"),
-    get("/v1/runs/{run}/metrics", STAFF, "/v1/runs/done/metrics"),
-    get("/v1/runs/{run}/metrics/stream", STAFF, "/v1/runs/done/metrics/stream"),
-    get("/v1/runs/{run}/decisions", STAFF, "/v1/runs/done/decisions"),
-    get("/v1/runs/{run}/checkpoints", STAFF, "/v1/runs/done/checkpoints"),
-    get("/v1/runs/{run}/pins", STAFF, "/v1/runs/done/pins", ok=(409,)),  # no folder
-    *(
-        Case(
-            "POST",
-            f"/v1/runs/{{run}}/checkpoints/{{step}}:{verb}",
-            WRITERS,
-            f"/v1/runs/done/checkpoints/999:{verb}",
-            body,
-            ok=(404, 403),  # there is none; of an admin's run the engineer is told no first
-        )
-        for verb, body in (("pin", {}), ("unpin", None))
-    ),
-    get("/v1/deletions", STAFF),
-    get("/v1/deletions/{run}", STAFF, "/v1/deletions/done", ok=(404,)),  # it is not marked
-    *(
-        # It has no folder, and of an admin's run the engineer is told no.
-        Case(method, f"/v1/{noun}{verb}", WRITERS, f"/v1/{path}{verb}", ok=(409, 403))
-        for noun, path in (("runs/{run}", "runs/done"), ("experiments/{experiment}", _RUN))
-        for method, verb in (("DELETE", ""), ("POST", ":restore"))
-    ),
-    get("/v1/pools", STAFF),
-    Case("POST", "/v1/experiments", WRITERS, "/v1/experiments", {"forkOf": "s-one"}, ok=(201,)),
+    *get(ALL, "/v1/health", "/v1/live", "/v1/ready", open=True),
+    *get(ALL, "/v1/openapi.json", "/v1/sign-in", open=True),
+    *get(STAFF, "/metrics", "/v1/usage", "/v1/usage.csv"),
+    *get(WATCHERS, "/v1/audit"),
+    *get(ALL, "/v1/versions"),
+    *get(STAFF, "/v1/experiments", EXPERIMENT, "/v1/runs", RUN, "/v1/pools", "/v1/deletions"),
+    *rows(WRITERS, f"PUT {EXPERIMENT}/tags", body={"tags": []}, at={"experiment": "e2"}),
+    *get(STAFF, *(f"{RUN}/metrics{part}" for part in ("", ".csv", "/stream"))),
+    *get(STAFF, RUN + "/decisions", RUN + "/checkpoints", RUN + "/logs", "/runs/{run}/logs"),
+    *get(STAFF, RUN + "/pins", ok=(409,)),  # no folder
+    # There is no such step; of an admin's run the engineer is told no first.
+    *rows(WRITERS, f"POST {STEP}:pin", body={}, at={"step": "999"}, ok=(404, 403)),
+    *rows(WRITERS, f"POST {STEP}:unpin", at={"step": "999"}, ok=(404, 403)),
+    *get(STAFF, "/v1/deletions/{run}", ok=(404,)),  # it is not marked
+    # It has no folder, and of an admin's run the engineer is told no.
+    *rows(WRITERS, f"DELETE {RUN}", f"POST {RUN}:restore", ok=(409, 403)),
+    *rows(WRITERS, f"DELETE {EXPERIMENT}", f"POST {EXPERIMENT}:restore", ok=(409, 403)),
+    *rows(WRITERS, "POST /v1/experiments", body={"forkOf": "s-one"}, ok=(201,)),
     # This service has no storage; `test_archives.py` has one that does.
-    *(
-        Case(
-            method,
-            "/v1/archives/{digest}",
-            WRITERS,
-            f"/v1/archives/sha256:{0:064x}",
-            ok=(409,),
-        )
-        for method in ("GET", "PUT")
-    ),
-    Case("POST", "/v1/experiments:check", WRITERS, "/v1/experiments:check", {"forkOf": "s-one"}),
-    *(
-        Case(
-            "POST",
-            f"/v1/experiments/{{experiment}}:{verb}",
-            WRITERS,
-            f"/v1/experiments/s-one:{verb}",
-            ok=(200, 409),  # the second finds it so
-        )
-        for verb in ("stop", "kill", "archive", "unarchive", "resume")
-    ),
-    get("/v1/runs/{run}/logs", STAFF, "/v1/runs/done/logs"),
-    # There is no such checkpoint on storage.
-    *(
-        get(
-            f"/v1/runs/{{run}}/checkpoints/{{step}}/files{template}",
-            STAFF,
-            f"/v1/runs/done/checkpoints/1/files{part}",
-            ok=(404,),
-        )
-        for template, part in (("", ""), ("/{path}", "/state.json"))
-    ),
-    # The run keeps none.
-    get(
-        "/v1/runs/{run}/logs/{name}",
-        STAFF,
-        "/v1/runs/done/logs/rank-0-1.log",
-        ok=(404,),
-    ),
-    get(
-        "/v1/runs/{run}/logs/{name}/text",
-        STAFF,
-        "/v1/runs/done/logs/rank-0-1.log/text",
-        ok=(404,),
-    ),
-    get(
-        "/v1/runs/{run}/logs/{name}/stream",
-        STAFF,
-        "/v1/runs/done/logs/rank-0-1.log/stream",
-    ),
-    get("/runs/{run}/logs", STAFF, "/runs/done/logs"),
-    # ``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is public.
-    get("/v1/models", ALL),
-    hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),
-    hidden("/v1/models/{model}", THEIRS, "/v1/models/guarded"),
-    hidden("/v1/models/{model}", ALL, "/v1/models/narrow"),
-    hidden("/v1/models/{model}/versions", THEIRS, "/v1/models/guarded/versions"),
-    hidden(VERSION, TOKENS, "/v1/models/first/versions/1.0.0"),
-    hidden(VERSION, THEIRS, "/v1/models/guarded/versions/1.0.0"),
-    Case(
-        "POST",
-        "/v1/models/{model}/versions",
+    *rows(
         WRITERS,
-        "/v1/models/first/versions",
-        {"version": "{n}.0.0", "attestation": "{first}"},
+        *("GET /v1/archives/{digest}", "PUT /v1/archives/{digest}"),
+        at={"digest": f"sha256:{0:064x}"},
+        ok=(409,),
+    ),
+    *rows(WRITERS, "POST /v1/experiments:check", body={"forkOf": "s-one"}),
+    *rows(
+        WRITERS,
+        *(f"POST {EXPERIMENT}:{verb}" for verb in ("stop", "kill")),
+        *(f"POST {EXPERIMENT}:{verb}" for verb in ("archive", "unarchive", "resume")),
+        at=SUBMITTED,
+        ok=(200, 409),  # the second finds it so
+    ),
+    # There is no such checkpoint on storage, and the run keeps no logs.
+    *get(STAFF, STEP + "/files", STEP + "/files/{path}", ok=(404,)),
+    *get(STAFF, RUN + "/logs/{name}", RUN + "/logs/{name}/text", ok=(404,)),
+    *get(STAFF, RUN + "/logs/{name}/stream"),
+    *get(ALL, "/v1/models"),
+    *of_models("/v1/models/{model}", "/v1/models/{model}/versions", VERSION),
+    *rows(
+        WRITERS,
+        "POST /v1/models/{model}/versions",
+        body={"version": "{n}.0.0", "attestation": "{first}"},
         ok=(201,),
     ),
-    Case("PATCH", VERSION, WRITERS, "/v1/models/first/versions/1.0.0", {"notes": "x"}),
-    Case(
-        "POST",
-        VERSION + ":promote",
-        WRITERS,
-        "/v1/models/first/versions/1.0.0:promote",
-        {"stage": "archived"},
-        ok=(200, 409),  # the second finds it archived
-    ),
+    *rows(WRITERS, f"PATCH {VERSION}", body={"notes": "x"}),
+    # The second finds it archived.
+    *rows(WRITERS, f"POST {VERSION}:promote", body={"stage": "archived"}, ok=(200, 409)),
     # Lineage, whole or the caller's own rows.
-    *(
-        hidden(template, answered, template.format(model=model, version="1.0.0", group="{group}"))
-        for template in (
-            VERSION + "/lineage",
-            VERSION + "/layers/{group}",
-            VERSION + "/memorization",
-        )
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
-    ),
-    *(
-        hidden(
-            f"/v1/attestations/{{digest}}{part}", answered, f"/v1/attestations/{{{model}}}{part}"
-        )
-        for part in ("/lineage", "/layers/{group}", "/memorization")
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
-    ),
+    *of_models(*(above + part for above in (VERSION, ATTESTATION) for part in LINEAGES)),
     # The signed bytes name every corpus: staff, or public.
-    hidden("/v1/attestations/{digest}", STAFF, "/v1/attestations/{first}"),
-    hidden("/v1/attestations/{digest}", ALL, "/v1/attestations/{narrow}"),
+    *hidden(STAFF, ATTESTATION),
+    *hidden(ALL, ATTESTATION, at={"digest": "{narrow}"}),
     # The files of models are for staff, whoever may read the attestation.
-    *(
-        hidden(
-            f"/v1/attestations/{{digest}}/files{template}",
-            STAFF,
-            f"/v1/attestations/{{{model}}}/files{part}",
-        )
-        for template, part in (("", ""), ("/{path}", "/model.safetensors"))
-        for model in ("first", "narrow")
-    ),
-    get("/v1/attestations", ALL),
-    get("/v1/attestations:by-subject", ALL, params={"sha256": "{weights}"}),
-    Case("POST", "/v1/attestations:verify", ALL, "/v1/attestations:verify", sends=True),
-    # A corpus and its records, for its supplier.
-    get("/v1/corpora", TOKENS),
-    get("/v1/corpora/{corpus}", MINE, "/v1/corpora/acme", unseen=("other supplier",)),
-    get("/v1/corpora/{corpus}", THEIRS, "/v1/corpora/alpha", unseen=("supplier",)),
-    get("/v1/records/{sha256}", TOKENS, "/v1/records/{acme record}"),
-    get("/v1/records/{sha256}", TOKENS, "/v1/records/{alpha record}"),
-    Case("POST", "/v1/records:search", TOKENS, "/v1/records:search", {"text": "anything"}),
-    # A ledger's head and proofs for whom its model concerns; its leaves name every corpus.
-    *(
-        hidden(
-            f"/v1/ledgers/{{run}}{part}", answered, f"/v1/ledgers/run-{model}{part}", params=more
-        )
-        for part, more in (
-            ("", {}),
-            ("/checkpoint", {}),
-            ("/proofs/inclusion", {"index": "0"}),
-            ("/proofs/consistency", {"first": "1"}),
-        )
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
-    ),
-    *(
-        hidden("/v1/ledgers/{run}/tile/{path}", answered, f"/v1/ledgers/run-{model}/{{tile}}")
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS))
-    ),
-    get(
-        "/v1/ledgers/{run}/entries/{index}",
+    *hidden(STAFF, ATTESTATION + "/files", ATTESTATION + "/files/{path}"),
+    *hidden(
         STAFF,
-        "/v1/ledgers/run-first/entries/0",
+        *(ATTESTATION + "/files", ATTESTATION + "/files/{path}"),
+        at={"digest": "{narrow}"},
+    ),
+    *get(ALL, "/v1/attestations"),
+    *get(ALL, "/v1/attestations:by-subject", params={"sha256": "{weights}"}),
+    *rows(ALL, "POST /v1/attestations:verify", sends=True),
+    # A corpus and its records, for its supplier.
+    *get(TOKENS, "/v1/corpora", "/corpora", "/v1/records/{sha256}"),
+    *get(TOKENS, "/v1/records/{sha256}", at={"sha256": "{alpha record}"}),
+    *get(MINE, "/v1/corpora/{corpus}", "/corpora/{corpus}", unseen=("other supplier",)),
+    *get(
+        THEIRS,
+        *("/v1/corpora/{corpus}", "/corpora/{corpus}"),
+        unseen=("supplier",),
+        at={"corpus": "alpha"},
+    ),
+    *rows(TOKENS, "POST /v1/records:search", body={"text": "anything"}),
+    # A ledger's head and proofs for whom its model concerns; its leaves name every corpus.
+    *of_models(LEDGER, LEDGER + "/checkpoint", LEDGER + "/tile/{path}"),
+    *of_models(LEDGER + "/proofs/inclusion", params={"index": "0"}),
+    *of_models(LEDGER + "/proofs/consistency", params={"first": "1"}),
+    *get(
+        STAFF,
+        LEDGER + "/entries/{index}",
+        at=names_of("first"),
         public=404,
         unseen=("member",),
     ),
     # Policies and roots of what is public.
-    get("/v1/policies", ALL),
-    hidden("/v1/policies/{digest}", ALL, "/v1/policies/{policy}"),
-    get("/v1/policies:diff", ALL, params={"from": "{policy}", "to": "{policy}"}),
-    Case(
-        "POST",
-        "/v1/policies/{digest}:explain",
+    *get(ALL, "/v1/policies", "/v1/trust-roots"),
+    *hidden(ALL, "/v1/policies/{digest}", "/policies/{digest}", at={"digest": "{policy}"}),
+    *hidden(ALL, "/v1/trust-roots/{digest}", at={"digest": "{root}"}),
+    *get(ALL, "/v1/policies:diff", params={"from": "{policy}", "to": "{policy}"}),
+    *rows(
         ALL,
-        "/v1/policies/{policy}:explain",
-        {"license": "MIT"},
+        "POST /v1/policies/{digest}:explain",
+        body={"license": "MIT"},
+        at={"digest": "{policy}"},
     ),
-    get("/v1/trust-roots", ALL),
-    hidden("/v1/trust-roots/{digest}", ALL, "/v1/trust-roots/{root}"),
     # Workspaces, projects and roles, as far as one sees them.
-    get("/v1/workspaces", PEOPLE),
-    Case("POST", "/v1/workspaces", ("admin",), "/v1/workspaces", {"name": "w{n}"}, ok=(201,)),
-    seen("GET", "/v1/workspaces/{workspace}", STAFF),
-    seen("PATCH", "/v1/workspaces/{workspace}", ("admin",), body={"description": "x"}),
-    get("/v1/projects", PEOPLE),
-    seen(
-        "POST", "/v1/projects", ("admin",), body={"name": "p{n}", "workspace": "default"}, ok=(201,)
+    *get(PEOPLE, "/v1/workspaces", "/v1/projects", "/v1/role-bindings", "/v1/whoami", "/v1/tokens"),
+    *rows(ADMIN, "POST /v1/workspaces", body={"name": "w{n}"}, ok=(201,)),
+    *seen(STAFF, "GET /v1/workspaces/{workspace}", f"GET {PROJECT}", f"GET {PROJECT}/settings"),
+    *seen(
+        ADMIN,
+        *("PATCH /v1/workspaces/{workspace}", f"PATCH {PROJECT}"),
+        body={"description": "x"},
     ),
-    seen("GET", PROJECT, STAFF),
-    seen("PATCH", PROJECT, ("admin",), body={"description": "x"}),
-    get(PROJECT + "/space", STAFF, "/v1/projects/default/space"),
-    *(
-        Case(method, PROJECT + verb, ("admin",), "/v1/projects/default" + verb, ok=(409,))
-        for method, verb in (("DELETE", ""), ("POST", ":restore"))
-    ),
-    seen("GET", PROJECT + "/settings", STAFF),
-    seen("PUT", PROJECT + "/settings", ("admin",), body={}),
-    get("/v1/role-bindings", PEOPLE),
-    seen(
-        "POST",
-        "/v1/role-bindings",
-        ("admin",),
+    *seen(ADMIN, "POST /v1/projects", body={"name": "p{n}", "workspace": "default"}, ok=(201,)),
+    *get(STAFF, PROJECT + "/space"),
+    *rows(ADMIN, f"DELETE {PROJECT}", ok=(409,)),
+    *seen(ADMIN, f"PUT {PROJECT}/settings", body={}),
+    *seen(
+        ADMIN,
+        "POST /v1/role-bindings",
         body={"user": "engineer", "role": "viewer", "scope": "project", "place": "default"},
         ok=(201,),
     ),
     # The admin, who comes first, takes it away from all.
-    seen(
-        "DELETE",
-        "/v1/role-bindings/{binding}",
-        ("admin",),
+    *seen(
+        ADMIN,
+        "DELETE /v1/role-bindings/{binding}",
         ok=(204,),
         unseen=(*OUTSIDE, "engineer", "auditor"),
     ),
-    get("/v1/whoami", PEOPLE),
-    get("/v1/users", ("admin", "auditor")),
-    get("/v1/users/{user}", ("admin", "auditor"), "/v1/users/engineer"),
-    Case("PATCH", "/v1/users/{user}", ("admin",), "/v1/users/engineer", {"disabled": False}),
-    get("/v1/tokens", PEOPLE),
-    Case("POST", "/v1/tokens", PEOPLE, "/v1/tokens", {"name": "mine"}, ok=(201,)),
-    Case(
-        "POST",
-        "/v1/tokens/{token}:revoke",
-        PEOPLE,
-        f"/v1/tokens/{'0' * 12}:revoke",
-        ok=(404,),  # nobody's
-    ),
-    # Webhooks: what is told leaves the house.
-    get("/v1/alerts", STAFF),
-    get("/v1/webhooks", ("admin",)),
-    Case(
-        "POST",
-        "/v1/webhooks",
-        ("admin",),
-        "/v1/webhooks",
-        {"url": "https://hooks.example/"},
-        ok=(201,),
-    ),
-    Case("DELETE", "/v1/webhooks/{webhook}", ("admin",), f"/v1/webhooks/{WEBHOOK}", ok=(404,)),
-    Case(
-        "POST",
-        "/v1/webhooks/{webhook}:test",
-        ("admin",),
-        f"/v1/webhooks/{WEBHOOK}:test",
-        ok=(404,),
-    ),
-    get(
-        "/v1/webhooks/{webhook}/deliveries",
-        ("admin",),
-        f"/v1/webhooks/{WEBHOOK}/deliveries",
-        ok=(404,),
-    ),
-    Case(
-        "POST",
-        "/v1/webhooks/{webhook}/deliveries/{event}:resend",
-        ("admin",),
-        f"/v1/webhooks/{WEBHOOK}/deliveries/{0:064x}:resend",
+    *get(WATCHERS, "/v1/users", "/v1/users/{user}"),
+    *rows(ADMIN, "PATCH /v1/users/{user}", body={"disabled": False}),
+    *rows(PEOPLE, "POST /v1/tokens", body={"name": "mine"}, ok=(201,)),
+    *rows(PEOPLE, "POST /v1/tokens/{token}:revoke", ok=(404,)),  # nobody's
+    # Webhooks: what is told leaves the house. There is none of this name.
+    *get(STAFF, "/v1/alerts"),
+    *get(ADMIN, "/v1/webhooks"),
+    *rows(ADMIN, "POST /v1/webhooks", body={"url": "https://hooks.example/"}, ok=(201,)),
+    *rows(
+        ADMIN,
+        *("DELETE /v1/webhooks/{webhook}", "POST /v1/webhooks/{webhook}:test"),
+        "GET /v1/webhooks/{webhook}/deliveries",
+        "POST /v1/webhooks/{webhook}/deliveries/{event}:resend",
         ok=(404,),
     ),
     # Cases: of people with a token. Who reads them is told of a number; no one else is.
-    Case("POST", "/v1/cases", PEOPLE, "/v1/cases", {"contact": "a", "text": "b"}, ok=(201,)),
-    get("/v1/cases", WATCHERS),
-    get("/v1/cases/{case}", WATCHERS, "/v1/cases/{case}"),
-    hidden("/v1/cases/{case}/standing", WATCHERS, "/v1/cases/{case}/standing"),
-    hidden("/v1/cases/{case}/answer", WATCHERS, "/v1/cases/{case}/answer", ok=(404,)),
-    *(
-        Case(
-            "POST",
-            f"/v1/cases/{{case}}:{verb}",
-            ("admin",),
-            f"/v1/cases/{{case}}:{verb}",
-            body,
-            ok=ok,
-        )
-        for verb, body, ok in (
-            ("search", None, (200,)),
-            ("answer", {}, (200,)),
-            ("link", {"model": "first", "version": "1.0.0"}, (409,)),  # nothing is decided
-            ("decide", {"decision": "refused", "reason": "It is a test."}, (200,)),
-        )
+    *rows(PEOPLE, "POST /v1/cases", body={"contact": "a", "text": "b"}, ok=(201,)),
+    *get(WATCHERS, "/v1/cases", "/v1/cases/{case}"),
+    *hidden(WATCHERS, "/v1/cases/{case}/standing"),
+    *hidden(WATCHERS, "/v1/cases/{case}/answer", ok=(404,)),
+    *rows(ADMIN, "POST /v1/cases/{case}:search"),
+    *rows(ADMIN, "POST /v1/cases/{case}:answer", body={}),
+    # Nothing is decided yet.
+    *rows(
+        ADMIN,
+        "POST /v1/cases/{case}:link",
+        body={"model": "first", "version": "1.0.0"},
+        ok=(409,),
+    ),
+    *rows(
+        ADMIN,
+        "POST /v1/cases/{case}:decide",
+        body={"decision": "refused", "reason": "It is a test."},
     ),
     # Tasks: as experiments; nobody here has one. This service shows none.
-    get("/v1/tasks", STAFF),
-    Case(
-        "POST",
-        "/v1/tasks",
+    *get(STAFF, "/v1/tasks", "/tasks"),
+    *rows(
         WRITERS,
-        "/v1/tasks",
-        {"name": "look", "config": "kind: notebook\n"},
+        "POST /v1/tasks",
+        body={"name": "look", "config": "kind: notebook\n"},
         ok=(201,),
     ),
-    get("/v1/tasks/{task}", STAFF, "/v1/tasks/s-none", ok=(404,)),
-    get("/v1/tasks/{task}/files", STAFF, "/v1/tasks/s-none/files", ok=(404,)),
-    get("/v1/tasks/{task}/files/{path}", STAFF, "/v1/tasks/s-none/files/output.log", ok=(404,)),
-    *(
-        Case("POST", f"/v1/tasks/{{task}}:{verb}", WRITERS, f"/v1/tasks/s-none:{verb}", ok=(404,))
-        for verb in ("open", "stop", "kill", "archive", "unarchive", "resume")
+    *get(STAFF, TASK, TASK + "/files", TASK + "/files/{path}", "/tasks/{task}", ok=(404,)),
+    *rows(
+        WRITERS,
+        *(f"POST {TASK}:{verb}" for verb in ("open", "stop", "kill")),
+        *(f"POST {TASK}:{verb}" for verb in ("archive", "unarchive", "resume")),
+        ok=(404,),
     ),
     # The pages: the same rules.
-    get("/", ALL),
-    get("/search", ALL),
-    Case("POST", "/search", TOKENS, "/search", ok=(403,)),
-    get("/sign-in", ALL, open=True),
-    # A form is taken from our own pages only, whoever sends it.
-    Case("POST", "/sign-in", ALL, "/sign-in", ok=(403,), open=True),
-    Case("POST", "/sign-out", ALL, "/sign-out", ok=(403,), open=True),
+    *get(ALL, "/", "/search", "/models", "/versions", "/policies", "/ask"),
+    *get(ALL, "/sign-in", open=True),
     # There is no provider here.
-    get("/sign-in/provider", ALL, ok=(404,), open=True),
-    get("/sign-in/callback", ALL, ok=(404,), open=True),
-    get("/models", ALL),
-    get("/versions", ALL),
-    get("/policies", ALL),
-    hidden("/policies/{digest}", ALL, "/policies/{policy}"),
-    *(
-        hidden(template, answered, template.format(model=model, version="1.0.0"))
-        for template in ("/models/{model}", "/models/{model}/{version}")
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    *get(ALL, "/sign-in/provider", "/sign-in/callback", ok=(404,), open=True),
+    *of_models("/models/{model}", "/models/{model}/{version}", "/attestations/{digest}"),
+    *hidden(WATCHERS, "/ask/{case}/{key}", "/ask/{case}/{key}/answer.dsse.json"),
+    *get(WATCHERS, "/cases", "/cases/{case}", "/cases/{case}/answer.dsse.json"),
+    *get(STAFF, "/experiments", "/experiments/{experiment}", "/queue", "/runs", "/runs/{run}"),
+    *get(STAFF, "/compare", params={"run": "done"}),
+    *get(STAFF, "/runs/{run}/figures/{file}", ok=(404,)),  # the run keeps none
+    *get(WRITERS, "/new", "/models/{model}/{version}/edit", "/attestations/{digest}/register"),
+    *get(WRITERS, "/models/{model}/{version}/promote", params={"stage": "staging"}),
+    # A form is taken from our own pages only, whoever sends it.
+    *rows(ALL, "POST /sign-in", "POST /sign-out", ok=(403,), open=True),
+    *rows(ALL, "POST /ask", ok=(403,)),
+    *rows(TOKENS, "POST /search", ok=(403,)),
+    *rows(
+        WATCHERS,
+        *(f"POST /cases/{{case}}/{verb}" for verb in ("search", "answer", "decide", "link")),
+        ok=(403,),
     ),
-    *(
-        hidden("/attestations/{digest}", answered, f"/attestations/{{{model}}}")
-        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
-    ),
-    get("/corpora", TOKENS),
-    get("/corpora/{corpus}", MINE, "/corpora/acme", unseen=("other supplier",)),
-    get("/corpora/{corpus}", THEIRS, "/corpora/alpha", unseen=("supplier",)),
-    # Forms, again: none of these is from a page of ours.
-    get("/ask", ALL),
-    Case("POST", "/ask", ALL, "/ask", ok=(403,)),
-    hidden("/ask/{case}/{key}", WATCHERS, "/ask/{case}/no-key"),
-    hidden("/ask/{case}/{key}/answer.dsse.json", WATCHERS, "/ask/{case}/no-key/answer.dsse.json"),
-    get("/cases", WATCHERS),
-    get("/cases/{case}", WATCHERS, "/cases/{case}"),
-    get("/cases/{case}/answer.dsse.json", WATCHERS, "/cases/{case}/answer.dsse.json"),
-    *(
-        Case("POST", f"/cases/{{case}}/{verb}", WATCHERS, f"/cases/{{case}}/{verb}", ok=(403,))
-        for verb in ("search", "answer", "decide", "link")
-    ),
-    get("/experiments", STAFF),
-    get("/experiments/{experiment}", STAFF, "/experiments/e1"),
-    get("/queue", STAFF),
-    get("/new", WRITERS),
-    get("/tasks", STAFF),
-    get("/tasks/{task}", STAFF, "/tasks/s-none", ok=(404,)),
-    # Forms: whoever may, sends none from our own page here.
-    *(
-        Case("POST", template, WRITERS, path, ok=(403,))
-        for template, path in (
-            ("/new", "/new"),
-            ("/experiments", "/experiments"),
-            ("/experiments/{experiment}/{verb}", "/experiments/s-one/stop"),
-            ("/tasks", "/tasks"),
-            ("/tasks/{task}/open", "/tasks/s-one/open"),
-            ("/tasks/{task}/{verb}", "/tasks/s-one/stop"),
-            ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
-            ("/models/{model}/{version}/edit", "/models/first/1.0.0/edit"),
-            ("/attestations/{digest}/register", "/attestations/{first}/register"),
-        )
-    ),
-    get("/models/{model}/{version}/edit", WRITERS, "/models/first/1.0.0/edit"),
-    get("/attestations/{digest}/register", WRITERS, "/attestations/{first}/register"),
-    get(
-        "/models/{model}/{version}/promote",
+    *rows(
         WRITERS,
-        "/models/first/1.0.0/promote",
-        params={"stage": "staging"},
+        *("POST /new", "POST /experiments", "POST /experiments/{experiment}/{verb}"),
+        *("POST /tasks", "POST /tasks/{task}/open", "POST /tasks/{task}/{verb}"),
+        *(f"POST /models/{{model}}/{{version}}/{verb}" for verb in ("promote", "edit")),
+        *("POST /attestations/{digest}/register", "POST /experiments/{experiment}/tags"),
+        at={**SUBMITTED, "task": "s-one"},
+        ok=(403,),
     ),
-    *(
-        Case("POST", f"/runs/{{run}}/{verb}", WRITERS, f"/runs/done/{verb}", ok=(409, 403))
-        for verb in ("delete", "restore")
-    ),
-    *(
-        Case(
-            "POST", f"/experiments/{{experiment}}/{verb}", WRITERS, f"/experiments/e1/{verb}", ok=ok
-        )
-        for verb, ok in (("tags", (403,)), ("delete", (409, 403)), ("restore", (409, 403)))
-    ),
-    get("/runs", STAFF),
-    get("/compare", STAFF, "/compare?run=done&run=going"),
-    get("/runs/{run}", STAFF, "/runs/done"),
-    get(
-        "/runs/{run}/figures/{file}",
-        STAFF,
-        f"/runs/done/figures/{0:016x}-{7:09d}.json",
-        ok=(404,),  # the run keeps none
+    *rows(
+        WRITERS,
+        *(f"POST /runs/{{run}}/{verb}" for verb in ("delete", "restore")),
+        *(f"POST /experiments/{{experiment}}/{verb}" for verb in ("delete", "restore")),
+        ok=(409, 403),
     ),
 ]
 
