@@ -51,15 +51,6 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act:
-    """What somebody asks for. ``owner``: who submitted it; None: nobody has yet."""
-
-    verb: Verb
-    owner: str | None = None
-    what: Literal["experiments", "tasks"] = "experiments"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Asked:
     """An experiment as it is sent: a file or the fork of another.
 
@@ -96,11 +87,18 @@ class Ready:
     """If none are asked for."""
 
 
-def may_act(visit: Visit, project: str, request: Act) -> None:
-    """Return if the caller may do this in ``project``.
+def may_act(
+    visit: Visit,
+    project: str,
+    verb: Verb,
+    *,
+    owner: str | None = None,
+    what: Literal["experiments", "tasks"] = "experiments",
+) -> None:
+    """Return if the caller may do this in ``project``. ``owner``: who submitted it; None: nobody
+    has yet.
 
-    Admins may do everything, engineers what concerns their own experiments: those of the
-    organisation everywhere, others where they are (`govray.platform.service.identity.rights`).
+    Admins may do everything, engineers what concerns their own experiments.
     """
     caller = visit.caller
     row = visit.session.get(tables.Project, project)
@@ -108,16 +106,15 @@ def may_act(visit: Visit, project: str, request: Act) -> None:
         raise Problem(
             403,
             "Not allowed",
-            f"The role {caller.role} with this token cannot {request.verb} {request.what}"
+            f"The role {caller.role} with this token cannot {verb} {what}"
             + (f" in the project {project}" if caller.bound else ""),
             "Use a token of an engineer or admin with the scope write",
         )
-    if request.owner is not None and not may_change(caller, row, request.owner):
+    if owner is not None and not may_change(caller, row, owner):
         raise Problem(
             403,
             "Not allowed",
-            f"{request.owner} submitted it, and only {request.owner} or an admin can "
-            f"{request.verb} it",
+            f"{owner} submitted it, and only {owner} or an admin can {verb} it",
         )
 
 
@@ -189,7 +186,7 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
         forked_from=origin.id if origin else None,
         tags=_tags(session, found.labels, origin),
     )
-    may_act(visit, ready.project, Act(verb="submit"))
+    may_act(visit, ready.project, "submit")
     return ready
 
 
@@ -299,7 +296,7 @@ def ask(visit: Visit, row: QueueEntry, verb: Demand) -> None:
     session = visit.session
     begin_writing(session)
     session.refresh(row)
-    may_act(visit, row.project, Act(verb=verb, owner=row.user))
+    may_act(visit, row.project, verb, owner=row.user)
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
         deletions.check_goes_on(session, row.id)

@@ -19,7 +19,7 @@ from sqlalchemy import Integer, cast, func, select
 from sqlmodel import col
 
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import Act, Demand, Verb
+from govray.platform.service.acting.acting import Demand, Verb
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import needs
 from govray.platform.service.identity.pagination import PageDep
@@ -129,10 +129,10 @@ def _meaningful(row: QueueEntry) -> list[Demand]:
 
 
 def allows(visit: Visit, row: Any, verb: Verb, **more: Any) -> bool:
-    """Whether the caller may do this with an entry of the queue. ``more``: fields of `Act`."""
+    """Whether the caller may do this with an entry of the queue. ``more``: as `may_act` has it."""
     owner = None if verb == "submit" else row.user
     try:
-        acting.may_act(visit, row.project, Act(verb=verb, owner=owner, **more))
+        acting.may_act(visit, row.project, verb, owner=owner, **more)
     except Problem:
         return False
     return True

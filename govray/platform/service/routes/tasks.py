@@ -21,7 +21,7 @@ from sqlmodel import col, select
 
 from govray.governance.formats.document import Name
 from govray.platform.service.acting import acting, project_rules
-from govray.platform.service.acting.acting import Act, Demand
+from govray.platform.service.acting.acting import Demand
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, refused
@@ -119,7 +119,7 @@ def submit_task(visit: OnceDep, new: NewTask) -> Task:
         pool=new.pool,
         priority=new.priority,
     )
-    acting.may_act(visit, project, Act(verb="submit", what="tasks"))
+    acting.may_act(visit, project, "submit", what="tasks")
     row = acting.traced(
         visit,
         queue_entries.submit,
@@ -180,7 +180,7 @@ def open_task(visit: VisitDep, row: KnownTask) -> OpenedTask:
 
 def check_opens(visit: Visit, row: QueueEntry) -> None:
     """Return if the caller may open a task, and so have what it keeps. Raises 403."""
-    acting.may_act(visit, row.project, Act(verb="open", what="tasks", owner=row.user))
+    acting.may_act(visit, row.project, "open", what="tasks", owner=row.user)
 
 
 def _shown(visit: Visit, row: QueueEntry) -> Task:
