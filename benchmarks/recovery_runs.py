@@ -26,6 +26,7 @@ from ray.train.torch import TorchTrainer, prepare_model
 from benchmarks.one_corpus import OneCorpus
 from govray.engine.model import gpt
 from govray.train import GovernedTrainer, govern
+from govray.train.inputs.experiment_config import parse_experiment
 
 _VOCABULARY = 257
 
@@ -78,16 +79,21 @@ def run_governed(deployment: OneCorpus, shape: RunShape, folder: Path) -> Path:
     """A governed run; returns the file of its events."""
     events = folder / "events.jsonl"
     folder.mkdir(parents=True)
+    value = {
+        "name": "governed",
+        "data": {
+            "corpora": str(deployment.corpora),
+            "rows_per_step": {"everything": shape.rows},
+            "epochs": 1000,
+        },
+        "governance": {"policy": str(deployment.policy), "trust_root": str(deployment.root)},
+        "attestation_key": str(deployment.key),
+        "max_steps": shape.steps,
+        "hyperparameters": {"context": shape.context},
+        "checkpoint": {"every_steps": shape.commit_every},
+    }
     GovernedTrainer(
-        corpora=deployment.corpora,
-        policy=deployment.policy,
-        trust_root=deployment.root,
-        attestation_key=str(deployment.key),
-        max_steps=shape.steps,
-        rows_per_step={"everything": shape.rows},
-        context=shape.context,
-        epochs=1000,
-        checkpoint_every=shape.commit_every,
+        parse_experiment(value, where="benchmark"),
         train_loop_per_worker=_governed_loop,
         train_loop_config={"shape": asdict(shape), "events": str(events)},
         scaling_config=_scaling(shape),

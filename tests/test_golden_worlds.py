@@ -10,7 +10,7 @@ import pytest
 
 import govray
 from govray.errors import VerificationFailed
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from tests.support.flipped import flip
 from tests.support.golden_worlds import GOLDEN, OPERATOR, experiment, verdict
 from tests.support.solo import run_here
@@ -55,6 +55,6 @@ def test_a_run_that_stopped_then_goes_on_and_its_model_verifies(
     key.write_bytes(OPERATOR.to_pem())
     key.chmod(0o600)
     [run] = Path("runs").glob("tiny-*")
-    from_experiment(experiment(), resume=run, other_code=True).train(attest=True)
+    GovernedTrainer(experiment(), resume=run, other_code=True).train(attest=True)
     found = govray.verify(run / "model", trust_root=Path("root.json"))
     assert found.attestation.run.id == run.name

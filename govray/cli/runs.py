@@ -277,7 +277,7 @@ def resume(
 ) -> None:
     """Continue a run, or attest a finished one."""
     from govray.governance.submission.submission import read_submission
-    from govray.train.driver.trainer import from_experiment
+    from govray.train.driver.trainer import GovernedTrainer
     from govray.train.inputs.run_record import read_record
 
     experiment = read_record(run).experiment
@@ -285,7 +285,7 @@ def resume(
         raise UsageError(
             "the run was started from a script, so there is no experiment to continue",
             where=str(run),
-            do="Run the script with GovernedTrainer(resume=RUN)",
+            do="Run the script with GovernedTrainer(experiment, resume=RUN)",
         )
     if (run / "model").is_dir():
         raise UsageError("the run is finished and attested", where=str(run))
@@ -301,7 +301,7 @@ def resume(
         )
     drive(
         experiment,
-        lambda **more: from_experiment(
+        lambda **more: GovernedTrainer(
             experiment, resume=run, submission=of, other_code=other_code, **more
         ),
     )
@@ -319,7 +319,7 @@ def _resume_carried(
     from dataclasses import replace
 
     from govray.train.checkpoint.storage import recorded_url
-    from govray.train.driver.trainer import from_experiment
+    from govray.train.driver.trainer import GovernedTrainer
     from govray.train.inputs.run_listing import OTHER_CODE
     from govray.train.inputs.run_record import read_record
     from govray.train.state.carried_inputs import carried_inputs
@@ -345,15 +345,17 @@ def _resume_carried(
             shared, validation=carried_validation(experiment.validation, run, record, shared.inputs)
         )
     # The rows are packed: no tokenizer is read, and the loop gets what it got before.
-    data = experiment.data.model_copy(update={"tokenizer": "bytes"})
+    parts = {
+        "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
+        "checkpoint": experiment.checkpoint.model_copy(update={"storage": recorded_url(run)}),
+    }
     drive(
         experiment,
-        lambda **more: from_experiment(
-            experiment.model_copy(update={"data": data}),
+        lambda **more: GovernedTrainer(
+            experiment.model_copy(update=parts),
             resume=run,
             shared=shared,
             train_loop_config=record.config,
-            checkpoint_storage=recorded_url(run),
             other_code=other_code,
             **more,
         ),

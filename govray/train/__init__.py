@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
+    from govray.train.inputs.experiment_config import read_experiment
     from govray.train.loop.experiment_loop import optimizer_of, schedule_of
     from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, ResultTable
     from govray.train.watching.chosen_callbacks import TensorBoardCallback, WandbCallback
@@ -32,6 +33,7 @@ __all__ = [
     "WandbCallback",
     "govern",
     "optimizer_of",
+    "read_experiment",
     "schedule_of",
     "shard",
 ]
@@ -45,6 +47,7 @@ _HOMES = {
     "WandbCallback": "watching.chosen_callbacks",
     "govern": "worker.run_start",
     "optimizer_of": "loop.experiment_loop",
+    "read_experiment": "inputs.experiment_config",
     "schedule_of": "loop.experiment_loop",
     "shard": "worker.shard_model",
 }

@@ -36,7 +36,7 @@ from govray.storage.place import Place
 from govray.storage.storage_url import check_path
 from govray.train.attest.write_model import write_model
 from govray.train.driver.run_request import new_run_id
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.sections import GROUP
 from govray.train.inputs import run_listing
@@ -364,7 +364,7 @@ class _Room:
 def base_trainer(record: SearchRecord, *, unsigned: bool = False) -> GovernedTrainer:
     """The trainer whose inputs and prepared data all trials of a search share. Prepared data lies
     beside the search, where runs and other searches of equal data find it."""
-    return from_experiment(
+    return GovernedTrainer(
         record.file.experiment,
         run_config=ray.train.RunConfig(storage_path=str(record.folder.parent)),
         submission=record.submission,

@@ -32,7 +32,7 @@ from govray.errors import GovrayError, Stopped
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.pins import TAKEN_OVER
 from govray.train.checkpoint.storage import folder_name
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.inputs.shared_inputs import Shared
@@ -186,7 +186,7 @@ class GovernedTrainable(tune.Trainable):
         setting, experiment = self._setting, self._experiment
         if self._donor and not self._run.exists():
             donor, step = self._donor
-            config = dict(self._make(setting, experiment).train_loop_config)
+            config = dict(self._make(setting, experiment).loop_config)
             _await(donor / folder_name(step))
             reports = {FILE: reports_until(donor, step)}
             changes = [
@@ -202,7 +202,7 @@ class GovernedTrainable(tune.Trainable):
         return self._make(setting, experiment)
 
     def _make(self, setting: Setting, experiment: Experiment) -> Any:
-        return from_experiment(
+        return GovernedTrainer(
             experiment,
             shared=setting.shared,
             max_steps=setting.file.max_time,

@@ -30,7 +30,7 @@ from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store.tables import Record
 from govray.train.attest.write_model import write_model
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
@@ -52,7 +52,7 @@ def run(here: Deployment) -> Path:
     value = here.experiment(
         max_steps=3, checkpoint={"every_steps": 3}, resources={"num_workers": 1}
     )
-    trainer = from_experiment(parse_experiment(value, where="test"))
+    trainer = GovernedTrainer(parse_experiment(value, where="test"))
     found = trainer.train()
     write_model(found, trainer.signer())
     return found

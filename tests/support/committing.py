@@ -13,8 +13,8 @@ from govray.engine.model.adapters import Adapters
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.row_order import RowOrder
 from govray.train.checkpoint.retention import DEFAULT
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.order import Order
-from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState
@@ -22,12 +22,30 @@ from govray.train.state.trained_model import TorchModel
 from tests.support.leaves import DIGEST, leaf
 
 
+def an_experiment(**changes: Any) -> Experiment:
+    """What an order needs of one: its files are nowhere."""
+    value: dict[str, Any] = {
+        "name": "tiny",
+        "hyperparameters": {"context": 4},
+        "data": {"corpora": "corpora", "rows_per_step": {}},
+        "governance": {"policy": "policy.json", "trust_root": "root.json"},
+        "max_steps": 9,
+        "seed": 0,
+        "optimizer": {"clip_norm": None},
+        "checkpoint": {"every_steps": 1},
+    }
+    return parse_experiment(value | changes, where="test")
+
+
 def an_order(folder: Path, **changes: Any) -> Order:
     fields: dict[str, Any] = {
         name: {} for name in ("routes", "groups", "policy_groups", "expiries")
     }
+    keep = changes.pop("keep", DEFAULT)
+    kept = {"every_steps": 1, "save_trial_best": keep.best, "save_trial_latest": keep.latest}
     fields |= {
         "run_id": "run-1",
+        "experiment": an_experiment(checkpoint=kept),
         "folder": str(folder),
         "prepared": "",
         "manifest": None,  # a commit binds its digest alone
@@ -41,9 +59,6 @@ def an_order(folder: Path, **changes: Any) -> Order:
             streams=changes.pop("streams", ()),
         ),
         "policy_digest": DIGEST,
-        "settings": RunSettings(
-            seed=0, clip_norm=None, checkpoint_every=1, keep=changes.pop("keep", DEFAULT)
-        ),
     }
     return Order(**fields | changes)
 

@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 
 from govray.train.attest.write_model import write_model
 from govray.train.driver.ray_cluster import start_ray
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
@@ -72,7 +72,7 @@ def _train_on_changing_nodes(deployment: Deployment, folder: Path, slow: Path) -
 def _trainer(
     deployment: Deployment, folder: Path, name: str, workers: int | tuple[int, int], slow: Path
 ) -> Any:
-    trainer = from_experiment(
+    trainer = GovernedTrainer(
         parse_experiment(
             deployment.experiment(
                 max_steps=STEPS,
@@ -86,18 +86,15 @@ def _trainer(
             where="test",
         )
     )
-    assert trainer.scaling_config is not None
-
     return replace(
         trainer,
-        threads=1,
         train_loop_per_worker=loops.paced,
         train_loop_config={
-            **(trainer.train_loop_config or {}),
+            **trainer.loop_config,
             "slow": str(slow),
             "ran": str(folder / f"{name}.ran.jsonl"),
         },
-        scaling_config=replace(trainer.scaling_config, elastic_resize_monitor_interval_s=0.5),
+        scaling_config=replace(trainer.scaling, elastic_resize_monitor_interval_s=0.5),
         run_config=ray.train.RunConfig(
             name=name,
             storage_path=str(folder / "runs"),

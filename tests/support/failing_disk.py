@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from govray.engine.model import gpt
 from govray.train.driver.ray_cluster import ray_running
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 
@@ -31,7 +31,7 @@ def main(folder: Path) -> None:
         log_policies=[{"pattern": "disk * read-only", "action": "exclude_node"}],
     )
     with ray_running():
-        from_experiment(parse_experiment(text, where="test")).train()
+        GovernedTrainer(parse_experiment(text, where="test")).train()
 
 
 if __name__ == "__main__":

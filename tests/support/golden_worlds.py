@@ -24,7 +24,7 @@ from govray.errors import Stopped
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.verify.verifier import verify
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.run_folder import stop_request
 from tests.conformance.vectors import KINDS
@@ -83,7 +83,7 @@ def _stop() -> None:
             stop_request.request(run, "to go on by another version")
 
     with pytest.raises(Stopped):
-        from_experiment(experiment(), on_step=ask).train()
+        GovernedTrainer(experiment(), on_step=ask).train()
     made.key.unlink()
 
 

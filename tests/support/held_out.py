@@ -9,7 +9,7 @@ from typing import Any
 from govray.data.corpus import build, unsigned_credential
 from govray.governance.formats.document import format_time
 from govray.governance.policy.credential import Period
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 
@@ -47,4 +47,4 @@ def judged_trainer(
     if validation is not None:
         folder = str(here.folder / "validation")
         value["validation"] = {"corpora": folder, "every_steps": 2} | dict(validation)
-    return from_experiment(parse_experiment(value, where="test"))
+    return GovernedTrainer(parse_experiment(value, where="test"))

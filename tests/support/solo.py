@@ -55,7 +55,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
             attempt = begin_attempt(folder, order.driver).attempt
             found = resume_point.resolve(folder, order)
             torch.manual_seed(order.settings.seed)
-            torch.set_num_threads(order.settings.threads)
+            torch.set_num_threads(order.experiment.threads)
             shard = Rows(order, found.step, found.checkpoint, attempt, found.decisions)
             assignment = Assignment(order=order, shard=shard, on_step=on_step, on_report=on_report)
             token = current.set(assignment)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def trainer_of(experiment: dict[str, Any]) -> GovernedTrainer:
-    from govray.train.driver.trainer import from_experiment
+    from govray.train.driver.trainer import GovernedTrainer
     from govray.train.inputs.experiment_config import parse_experiment
 
-    return from_experiment(parse_experiment(experiment, where="test"))
+    return GovernedTrainer(parse_experiment(experiment, where="test"))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver import preparation
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import OptimizerStart
 from govray.train.inputs.run_record import read_record
@@ -67,7 +67,7 @@ def search(here: Deployment, name: str, **changes: Any) -> SearchRecord:
 
 def trial(record: SearchRecord, shared: Shared, lr: float) -> Path:
     """One trial, as `govray.tune.trial` starts it."""
-    return from_experiment(
+    return GovernedTrainer(
         record.file.trial({"optimizer.lr": lr}),
         shared=shared,
         run_config=ray.train.RunConfig(name=f"trial-{lr}", storage_path=str(record.folder)),
@@ -77,7 +77,7 @@ def trial(record: SearchRecord, shared: Shared, lr: float) -> Path:
 def alone(here: Deployment, storage: str, lr: float) -> Path:
     """A run of a trial's experiment that has its storage, so its preparation, for itself."""
     experiment = search_file(here).trial({"optimizer.lr": lr})
-    return from_experiment(
+    return GovernedTrainer(
         experiment, run_config=ray.train.RunConfig(name="run", storage_path=storage)
     ).train()
 
@@ -118,7 +118,7 @@ def test_trials_have_the_weights_that_each_would_have_with_its_own_data(
 def test_runs_and_searches_of_equal_data_share_it(here: Deployment, packings: list[Path]) -> None:
     first, second = search(here, "one"), search(here, "two", seed=9)
     prepared = [base_trainer(each).prepare() for each in (first, second)]
-    plain = from_experiment(first.file.experiment).prepare()
+    plain = GovernedTrainer(first.file.experiment).prepare()
     assert {each.folder for each in (*prepared, plain)} == {plain.folder}
     assert plain.folder.parent == here.folder / "runs" / "prepared"
     assert len({each.digest for each in (*prepared, plain)}) == 1
@@ -189,7 +189,7 @@ def test_what_a_killed_preparation_left_is_not_taken_for_whole(
 
 def test_trials_start_with_the_optimizer_of_the_run_that_their_file_names(here: Deployment) -> None:
     value = here.experiment(max_steps=3, resources={"num_workers": 1})
-    first = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    first = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
     record = search(here, "one", pretrained=str(first / "model"), pretrained_optimizer=str(first))
     shared = base_trainer(record).share(record.started)
     begun = snapshot.latest(first)

@@ -45,7 +45,7 @@ from govray.platform.service.pages.rendering import environment
 from govray.platform.store.lineage import lineage
 from govray.train.attest.write_model import final_checkpoint, write_model
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replay_outcome import evidence
@@ -96,7 +96,7 @@ def run_demo(output: Path, screen: Terminal, *, steps: int, replayed: bool = Tru
     experiment = experiment_of(output, deployment, steps)
     training = _Timed()
     with screen.bar(2, "admission", 1) as admission:
-        trainer = from_experiment(
+        trainer = GovernedTrainer(
             experiment, on_admission=lambda done, total: admission.update(done, total)
         )
         prepared = trainer.prepare()
@@ -116,7 +116,7 @@ def run_demo(output: Path, screen: Terminal, *, steps: int, replayed: bool = Tru
             losses.append(metrics["loss"])  # its data are text, so each step has one
             bar.update(step + 1, steps, f"loss {losses[0]:.2f} → {losses[-1]:.2f}")
 
-        run = Path(from_experiment(experiment, on_step=on_step).fit().path)
+        run = Path(GovernedTrainer(experiment, on_step=on_step).fit().path)
     size = _parameters(run)
     screen.stage(
         3,

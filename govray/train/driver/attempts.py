@@ -327,12 +327,12 @@ class GovernedLoop:
 
     def __call__(self, config: dict[str, Any]) -> int | None:
         operator_key.refuse_held(
-            self.order.key_variables,
+            operator_key.variables(self.order.experiment.attestation_key),
             os.environ,
             where=f"rank {ray.train.get_context().get_world_rank()} on {socket.gethostname()}",
         )
-        torch.set_num_threads(self.order.settings.threads)
-        if self.order.settings.deterministic:
+        torch.set_num_threads(self.order.experiment.threads)
+        if self.order.experiment.deterministic:
             fix_kernels()
         seed_generators(self.order.settings.seed)
         shard = ray.train.get_dataset_shard(planned_shard.DATASET)

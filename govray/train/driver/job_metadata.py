@@ -28,11 +28,9 @@ EXPERIMENT = "govray.experiment"
 _KEY = "_ray_internal_job_info_{}"
 
 
-def run_metadata(run: str, experiment: str | None, policy: str) -> dict[str, str]:
+def run_metadata(run: str, experiment: str, policy: str) -> dict[str, str]:
     """What a run adds; ``policy`` is a digest."""
-    found = {"govray.run": run, "govray.policy": policy}
-    if experiment is not None:
-        found[EXPERIMENT] = experiment
+    found = {"govray.run": run, "govray.policy": policy, EXPERIMENT: experiment}
     if service := os.environ.get(SERVICE):
         found["govray.page"] = f"{service.rstrip('/')}/runs/{quote(run)}"
     return found

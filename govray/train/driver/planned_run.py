@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -29,15 +29,12 @@ from govray.train.checkpoint.room import require_room
 from govray.train.driver.gang import await_room, refuse_nowhere
 from govray.train.driver.gpu_request import gpus_per_worker, require_gpus
 from govray.train.driver.loader_files import loader_files
-from govray.train.driver.run_request import RunRequest, new_run_id
+from govray.train.driver.run_request import RunRequest
 from govray.train.experiment.sections import check_copies
-from govray.train.inputs import operator_key, run_listing
-from govray.train.inputs.experiment_config import (
-    DATA,
-    Quota,
-)
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import DATA
 from govray.train.inputs.monitored import monitored
-from govray.train.inputs.order import Order, ValidationTask
+from govray.train.inputs.order import HeldOut, Order
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
 from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -114,18 +111,19 @@ class PlannedRun:
 
 def claimed(request: RunRequest) -> Claim:
     """The first phase. Raises ``GovrayError``: it can't be done, or the run is somebody else's."""
-    if request.checkpoint_storage:
-        storage.require_reachable(request.checkpoint_storage)
+    elsewhere = request.experiment.checkpoint.storage
+    if elsewhere:
+        storage.require_reachable(elsewhere)
     request.check_metric()
-    require_gpus(request.scaling_config)
+    require_gpus(request.scaling)
     try:
-        check_copies(request.workers, request.replicate)
+        check_copies(request.workers, request.experiment.copies)
     except ValueError as error:
         raise UsageError(str(error), where="scaling_config") from None
     record = read_record(place(request.resume)) if request.resume else None
     shared = request.shared
     submission = shared.submission if shared else request.submission
-    run_id = request.named or new_run_id("run")
+    run_id = request.run_id
     register = register_of(run_id)
     if request.resume and record:
         run_listing.refuse_other_submission(record, submission)
@@ -136,7 +134,7 @@ def claimed(request: RunRequest) -> Claim:
                 where="--other-code",
                 do="Submit the new code as a new run, which may start from this one's model",
             )
-        if request.checkpoint_storage:
+        if elsewhere:
             raise UsageError(
                 "the attestor copies a run's folder, and the commits would lie elsewhere",
                 where="checkpoint.storage",
@@ -158,18 +156,18 @@ def claimed(request: RunRequest) -> Claim:
 
 def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
     """The second phase: wait for room, then verify trust root, policy and every credential."""
-    shared, record = request.shared, claim.record
+    shared, record, experiment = request.shared, claim.record, request.experiment
     # A search looks for its trials.
     if (shared is None or shared.carried is not None) and not (record and record.finished):
-        await_room(request.scaling_config, on_wait=request.on_wait)
+        await_room(request.scaling, on_wait=request.on_wait)
         if request.resume:
             excluded = events.excluded_nodes(place(request.resume))
-            refuse_nowhere(request.scaling_config, excluded)
+            refuse_nowhere(request.scaling, excluded)
     if record and shared:
         shared.refuse_changes(record)
         run_listing.refuse_other_code(record, claim.allowed)
     elif record:
-        run_listing.refuse_changes(record, request.input_files, claim.allowed)
+        run_listing.refuse_changes(record, experiment, claim.allowed)
     # What a run began with was valid then; what has ended since, its steps find out.
     started = record.started if record else instant()
     key = cache(request.signer)
@@ -181,12 +179,12 @@ def verified(request: RunRequest, claim: Claim, *, attest: bool) -> VerifiedRun:
     if signer:
         inputs.check_operator(signer.public_key)
     policy = inputs.policy.document
-    if request.framework == "jax":
+    if experiment.framework == "jax":
         refuse_unbuilt(
             {
-                "pretrained": request.pretrained,
-                "profiling": request.profiling,
-                "validation.corpora": request.validation and request.validation.corpora,
+                "pretrained": experiment.pretrained,
+                "profiling": experiment.profiling,
+                "validation.corpora": experiment.validation and experiment.validation.corpora,
                 f"memorization in the policy {policy.name} v{policy.version}": policy.memorization,
             }
         )
@@ -197,55 +195,51 @@ def planned(request: RunRequest, run: VerifiedRun) -> PlannedRun:
     """The third phase: the model's layer groups and routes, the data, and every step."""
     claim, inputs, shared, experiment = run.claim, run.inputs, request.shared, request.experiment
     policy = inputs.policy.document
-    config = dict(request.train_loop_config or {})
-    by_data = request.max_steps == DATA
-    if by_data and experiment:
+    config = dict(request.loop_config)
+    by_data = config.get("max_steps") == DATA
+    if by_data:
         config["max_steps"] = 1  # any will do until the plan is made
-    with cpu_platform() if request.framework == "jax" else nullcontext():
+    with cpu_platform() if experiment.framework == "jax" else nullcontext():
         found = discover(
             request.train_loop_per_worker,
             dict(config),  # which a loop may change
             policy.groups or {},
-            where=f"entrypoint {experiment.entrypoint}" if experiment else None,
+            where=request.where,
         )
     _require_framework(request, found)
     start = read_pretrained(request, inputs, found, run.started)
     decisions, routes = routes_of(policy, inputs.classes, list(found.groups))
     if shared:
         prepared, validation = shared.prepared, shared.validation
-        _check_rows(request, prepared)
     else:
         prepared = request.preparation.data(inputs, run.started, run.key)
-        _check_rows(request, prepared)
         validation = request.preparation.validation(inputs, prepared, run.started, run.key)
-    record = claim.record
+    experiment.check_rows(prepared.manifest.rows)
+    data, record = experiment.data, claim.record
     plan = make_plan(
         prepared.manifest,
         prepared.digest,
         decisions,
         routes,
         profiles=policy.profiles,
-        quotas={
-            label: quota if isinstance(quota, Quota) else Quota(rows=quota)
-            for label, quota in request.rows_per_step.items()
-        },
-        epochs=request.epochs,
-        exclude=request.exclude,
-        seed=request.seed,
-        max_steps=request.max_steps,
-        mixture=request.mixture,
+        quotas=data.rows_per_step,
+        epochs=data.epochs,
+        exclude=data.exclude,
+        seed=experiment.seed,
+        max_steps=request.length,
+        mixture=data.mixture,
         order=record.plan.order if record else local_order(prepared.manifest.width - 1),
     )
-    if by_data:
+    if request.length == DATA:
         request.check_length(plan.plan.max_steps)
-        if experiment:
-            config["max_steps"] = steps = plan.plan.max_steps
-            check_schedule(experiment.schedule, check_optimizer(experiment.optimizer), steps)
+    if by_data:
+        config["max_steps"] = steps = plan.plan.max_steps
+        check_schedule(experiment.schedule, check_optimizer(experiment.optimizer), steps)
     for each in advice(plan.plan):
         logging.getLogger(__name__).warning(each)
     size = _size(request, found, plan)
     request.on_size(size)
-    if request.checkpoint_storage is None and isinstance(request.storage_place, Path):
+    if experiment.checkpoint.storage is None and isinstance(request.storage_place, Path):
         require_room(request.storage_place, size.commit_bytes)
     order = _order(request, claim.run_id, inputs, found.groups, prepared, plan, start, validation)
     submission = claim.submission
@@ -261,28 +255,23 @@ def planned(request: RunRequest, run: VerifiedRun) -> PlannedRun:
         credentials=inputs.credential_bytes,
         delegations=inputs.delegations,
         config=config,
-        experiment=experiment,
+        experiment=request.file,
         environment=environment_here(
-            seed=request.seed,
-            threads=request.threads,
+            seed=experiment.seed,
+            threads=experiment.threads,
             source=order.source,
-            chosen=request.chosen_kernels,
+            chosen=experiment.chosen_kernels,
         ),
         start=start,
-        loader_files=loader_files(found.model, start, request.tokenizer, request.rows),
+        loader_files=loader_files(found.model, start, data.tokenizer, data.rows),
         selection=shared.selection if shared else None,
-        validation=recorded_validation(request.validation, validation),
-        ema=request.ema,
-        gpus_per_worker=gpus_per_worker(request.scaling_config),
+        validation=recorded_validation(experiment.validation, validation),
+        ema=experiment.ema,
+        gpus_per_worker=gpus_per_worker(request.scaling),
         submission=submission,
         archive=None if submission and submission.archive else request.archive,
     )
     return PlannedRun(order, config, made)
-
-
-def _check_rows(request: RunRequest, prepared: Prepared) -> None:
-    if request.experiment:
-        request.experiment.check_rows(prepared.manifest.rows)
 
 
 def read_pretrained(
@@ -291,20 +280,21 @@ def read_pretrained(
     """The existing weights that the run begins with, compared with the model they fill."""
     if request.shared and request.shared.carried:
         return request.shared.carried.start  # its commit holds what became of them
-    declared = declared_start(request.experiment) if request.experiment else []
-    if declared and request.pretrained is not None:
+    declared = declared_start(request.file) if request.file else []
+    pretrained, kept = request.experiment.pretrained, request.experiment.pretrained_optimizer
+    if declared and pretrained is not None:
         raise UsageError(
             f"the model starts from {declared[0]} by its hyperparameters already",
-            where=f"pretrained {request.pretrained}",
+            where=f"pretrained {pretrained}",
             do="Name the weights in one place",
         )
-    if request.pretrained_optimizer and request.pretrained is None:
+    if kept and pretrained is None:
         raise UsageError(
             "the optimizer's state belongs to weights, and none are named",
-            where=f"pretrained_optimizer {request.pretrained_optimizer}",
+            where=f"pretrained_optimizer {kept}",
             do="Name the model of the same run in pretrained",
         )
-    files = declared if request.pretrained is None else find_weights(Path(request.pretrained))
+    files = declared if pretrained is None else find_weights(Path(pretrained))
     if not files:
         return None
     start = read_start(
@@ -313,12 +303,12 @@ def read_pretrained(
         trust_root=inputs.anchor,
         at=at,
         loaded_by_model=bool(declared),
-        optimizer=Path(kept) if (kept := request.pretrained_optimizer) else None,
+        optimizer=Path(kept) if kept else None,
     )
     if not start.loaded_by_model:
         check_fits(found.model, start)
     if start.optimizer and found.optimizer:
-        if request.precision == "bf16":
+        if request.experiment.precision == "bf16":
             cast_parameters(found.model)  # as the workers will
         check_optimizer_fits(found.model, found.optimizer, start.optimizer)
     return start
@@ -326,11 +316,12 @@ def read_pretrained(
 
 def _require_framework(request: RunRequest, found: Discovered) -> None:
     """Compare what the loop calls with what the run was announced as."""
-    if found.framework != request.framework:
+    framework = request.experiment.framework
+    if found.framework != framework:
         raise UsageError(
             f"the training loop calls the govern() of {found.framework}, and the run says "
-            f"framework: {request.framework}",
-            where=f"entrypoint {request.experiment.entrypoint}" if request.experiment else "loop",
+            f"framework: {framework}",
+            where=request.where or "loop",
             do=f"Write framework: {found.framework}, or call the other one",
         )
 
@@ -338,7 +329,8 @@ def _require_framework(request: RunRequest, found: Discovered) -> None:
 def _size(request: RunRequest, found: Discovered, planned: Planned) -> ModelSize:
     # An elastic run holds most on a rank when there are fewest.
     fewest = request.workers if isinstance(request.workers, int) else min(request.workers)
-    if request.precision == "bf16":
+    experiment = request.experiment
+    if experiment.precision == "bf16":
         cast_parameters(found.model)  # as the workers will; nobody trains this one
     return model_size(
         found.model,
@@ -346,10 +338,10 @@ def _size(request: RunRequest, found: Discovered, planned: Planned) -> ModelSize
         found.groups,
         planned.plan,
         planned.stream_routes,
-        shards=fewest // request.replicate if request.shards else 1,
+        shards=fewest // experiment.copies if experiment.settings.shards else 1,
         # Over JAX nobody looked which parameters are tables.
-        text=request.rows != "images" and request.framework == "torch",
-        averaged=request.ema is not None,
+        text=experiment.data.rows != "images" and experiment.framework == "torch",
+        averaged=experiment.ema is not None,
     )
 
 
@@ -365,25 +357,18 @@ def _order(
 ) -> Order:
     folder = request.storage_place / run_id
     make_folder(folder)
-    read = [corpus for corpus in planned.routes if corpus not in request.exclude]
-    settings, task = request.settings, None
-    if section := request.validation:
+    excluded = request.experiment.data.exclude
+    read = [corpus for corpus in planned.routes if corpus not in excluded]
+    held_out = None
+    if validation is not None:
         # What a run is judged by ends like what it trains on.
-        if validation is not None:
-            inputs = validation.joined(inputs)
-            read += validation.corpora
-        task = ValidationTask(
-            section=section,
-            prepared=str(validation.prepared.folder) if validation else None,
-            manifest=validation.prepared.manifest if validation else None,
-        )
-        keep = replace(settings.keep, metric=section.metric_name, goal=section.better)
-        settings = replace(settings, keep=keep)
+        inputs = validation.joined(inputs)
+        read += validation.corpora
+        packed = validation.prepared
+        held_out = HeldOut(prepared=str(packed.folder), manifest=packed.manifest)
     return Order(
         run_id=run_id,
-        experiment=request.experiment.name if request.experiment else None,
-        profiled=request.profiling.range if request.profiling else range(0),
-        log_policies=tuple(request.log_policies),
+        experiment=request.experiment,
         folder=str(folder),
         prepared=str(prepared.folder),
         manifest=prepared.manifest,
@@ -397,14 +382,12 @@ def _order(
         expiries=inputs.expiries(read),
         on_expiry=inputs.policy.document.on_expiry,
         revocations=inputs.revocation_source(read),
-        settings=settings,
-        validation=task,
-        reader=request.reader,
-        key_variables=operator_key.variables(request.attestation_key),
+        held_out=held_out,
+        commit_at=request.commit_at,
         start=start,
         source=source_of(
             request.train_loop_per_worker,
-            request.experiment.entrypoint if request.experiment else None,
+            request.file.entrypoint if request.file else None,
         ),
         monitored=monitored(
             inputs.policy.document,
@@ -413,6 +396,6 @@ def _order(
             list(groups),
             prepared.manifest,
             planned.plan.max_steps,
-            request.exclude,
+            excluded,
         ),
     )

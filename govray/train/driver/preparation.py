@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -30,21 +30,18 @@ from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer
-from govray.governance.formats.row_schema import RowKind
-from govray.governance.record.canary import Canaries
 from govray.governance.submission.submission import Submission
 from govray.storage.place import Place, place
 from govray.train.driver.ray_cluster import begun_here
 from govray.train.inputs.experiment_config import (
+    Data,
     Experiment,
-    ReserveBy,
     parse_experiment,
     read_overridden,
 )
 from govray.train.inputs.monitored import refuse_unwatchable
 from govray.train.inputs.planning import check_names
 from govray.train.inputs.recorded_inputs import prepared_places
-from govray.train.inputs.run_listing import InputFiles, experiment_inputs
 from govray.train.inputs.shared_inputs import Shared, ValidationData
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.run_folder.clock import instant
@@ -64,29 +61,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What a run's data are made of, and where they go. Fields not said here are the trainer's.
+    """An experiment's data, and where they go.
 
     Attributes:
         storage: Prepared data lie below it.
-        held_out: The folder of corpora that the run is judged by, if there is one.
         resume: The run that goes on.
         submission: Whose run it is.
         pulse: The envelope of the beacon's, where the trust root names one.
         progress: Called as the data to train on are packed.
     """
 
-    files: InputFiles
-    revocations: Sequence[Place]
+    experiment: Experiment
     storage: Place
-    tokenizer: str
-    rows: RowKind
-    context: int
-    reserve: float
-    reserve_by: ReserveBy
-    canaries: Mapping[str, Canaries]
-    exclude: Collection[str]
-    max_quarantined: float
-    held_out: Place | None
     resume: Place | None = None
     submission: Submission | None = None
     pulse: bytes | None = None
@@ -113,13 +99,13 @@ class Preparation:
     def inputs(self, at: datetime) -> Inputs:
         """The signed inputs, verified. Raises as `load_inputs`, and ``Refused``: the run was
         submitted under another policy."""
-        files = self.files
+        given = self.experiment.governance
         inputs = load_inputs(
-            files.corpora,
-            files.policy,
-            files.trust_root,
-            files.delegations,
-            self.revocations,
+            self._corpora,
+            place(given.policy),
+            place(given.trust_root),
+            [place(each) for each in given.delegations],
+            [place(each) for each in given.revocations],
             at=at,
             resumed=self.resume,
         )
@@ -127,60 +113,71 @@ class Preparation:
         if due not in (None, inputs.policy.digest):
             raise Refused(
                 f"the run was submitted under the policy {due}, and reads {inputs.policy.digest}",
-                where=f"policy {files.policy}",
+                where=f"policy {given.policy}",
                 do="Submit it again under the policy that is there, or restore the other one",
             )
         return inputs
 
     def data(self, inputs: Inputs, at: datetime, signer: Callable[[], Signer]) -> Prepared:
         """The data to train on."""
-        rendered = self.rows == "chat" and self.tokenizer != "bytes"
-        if rendered and (own := own_template(Path(self.tokenizer))):
+        data = self.experiment.data
+        rendered = data.rows == "chat" and data.tokenizer != "bytes"
+        if rendered and (own := own_template(Path(data.tokenizer))):
             _log.warning("%s %s", own, NOT_BY_TEMPLATE)
-        return self._prepare(self.files.corpora, inputs, at, signer)
+        return self._prepare(self._corpora, inputs, at, signer)
+
+    @property
+    def _corpora(self) -> Place:
+        return place(self.experiment.data.corpora)
 
     def validation(
         self, inputs: Inputs, prepared: Prepared, at: datetime, signer: Callable[[], Signer]
     ) -> ValidationData | None:
         """The data that the run is judged by, if there are any: admitted, and new to it."""
-        given = self.held_out
-        if given is None:
+        judged = self.experiment.validation
+        if judged is None or judged.corpora is None:
             return None
+        given = place(judged.corpora)
         held_out = validation_inputs(given, inputs, at=at)
-        whole = replace(
-            self, reserve=0.0, canaries={}, pulse=None, progress=lambda done, total: None
+        whole = self.experiment.data.model_copy(update={"reserve": 0.0, "canaries": None})
+        alone = replace(
+            self,
+            experiment=self.experiment.model_copy(update={"data": whole}),
+            pulse=None,
+            progress=lambda done, total: None,
         )
         found = ValidationData(
             credentials=held_out.credentials,
-            prepared=whole._prepare(given, held_out, at, signer),
+            prepared=alone._prepare(given, held_out, at, signer),
         )
         manifest = prepared.manifest
         refuse_other_rows(manifest.rows, found.prepared.manifest)
         if not self.resume:
-            trained = {each.corpus for each in manifest.corpora} - set(self.exclude)
-            refuse_overlap(self.files.corpora, trained, given, found.corpora)
+            trained = {each.corpus for each in manifest.corpora} - set(self.experiment.data.exclude)
+            refuse_overlap(self._corpora, trained, given, found.corpora)
         return found
 
     def _prepare(
         self, corpora: Place, inputs: Inputs, at: datetime, signer: Callable[[], Signer]
     ) -> Prepared:
-        tokenizer = words(self.tokenizer, self.rows)
-        text = self.rows != "images"
-        by_family = bool(self.reserve) and text and self.reserve_by == "family"
-        context = 1 if self.rows == "images" else self.context
+        data, context = self.experiment.data, self.experiment.context
+        tokenizer = words(data)
+        canaries = data.canaries.by_corpus() if data.canaries else {}
+        text = data.rows != "images"
+        by_family = bool(data.reserve) and text and data.reserve_by == "family"
         made_of: dict[str, Any] = {
             "credentials": sorted(v.digest for v in inputs.credentials.values()),
             "policy": inputs.policy.digest,
             "tokenizer": tokenizer.digest,
             "context": context,
-            "reserve": self.reserve,
+            "reserve": data.reserve,
             "operators": inputs.operator_keys(at),
         }
-        if self.canaries:
-            made_of["canaries"] = {c: each.to_json() for c, each in self.canaries.items()}
+        if canaries:
+            made_of["canaries"] = {c: each.to_json() for c, each in canaries.items()}
         if by_family:
-            made_of["reserve_by"] = self.reserve_by
-        if self.reserve and (beacon := inputs.trust.root.beacon):
+            made_of["reserve_by"] = data.reserve_by
+        if data.reserve and (beacon := inputs.trust.root.beacon):
             made_of["beacon"] = beacon.to_json()
         name = hashlib.sha256(canonical_json.encode(made_of)).hexdigest()[:16]
         folder: Place = self.storage / PREPARED / name
@@ -214,44 +211,23 @@ class Preparation:
             policy=inputs.policy.document,
             tokenizer=tokenizer,
             context=context,
-            reserve_share=self.reserve,
+            reserve_share=data.reserve,
             salt=secrets.token_bytes(32),
             pulse=self.pulse,
             signer=operator,
             trust=inputs.trust,
             at=at,
-            max_quarantined=self.max_quarantined,
-            canaries=self.canaries,
-            rows=self.rows,
+            max_quarantined=self.experiment.governance.max_quarantined,
+            canaries=canaries,
+            rows=data.rows,
             by_family=by_family,
             progress=self.progress,
         )
 
 
-def words(tokenizer: str, rows: RowKind) -> Tokenizer:
-    """The tokenizer that a config names: a file, or ``bytes``."""
-    return load_words(None if tokenizer == "bytes" else Path(tokenizer), rows)
-
-
-def preparation_of(experiment: Experiment, **more: Any) -> Preparation:
-    """What an experiment's data are made of. Its trainer has the same
-    (`govray.train.driver.trainer.from_experiment`)."""
-    data, governance, judged = experiment.data, experiment.governance, experiment.validation
-    return Preparation(
-        files=experiment_inputs(experiment),
-        revocations=tuple(place(path) for path in governance.revocations),
-        storage=place(experiment.storage_path).resolve(),
-        tokenizer=data.tokenizer,
-        rows=data.rows,
-        context=experiment.context,
-        reserve=data.reserve,
-        reserve_by=data.reserve_by,
-        canaries=data.canaries.by_corpus() if data.canaries else {},
-        exclude=data.exclude,
-        max_quarantined=governance.max_quarantined,
-        held_out=place(judged.corpora) if judged and judged.corpora is not None else None,
-        **more,
-    )
+def words(data: Data) -> Tokenizer:
+    """The tokenizer that the data are packed with: a file's, or bytes."""
+    return load_words(None if data.tokenizer == "bytes" else Path(data.tokenizer), data.rows)
 
 
 def read_data_of(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -285,7 +261,13 @@ def prepare_experiment(
     Raises:
         GovrayError: As a run would before it trains, in what follows from data and policy alone.
     """
-    made = preparation_of(experiment, submission=submission, pulse=pulse, progress=progress)
+    made = Preparation(
+        experiment=experiment,
+        storage=place(experiment.storage_path).resolve(),
+        submission=submission,
+        pulse=pulse,
+        progress=progress,
+    )
     at, data = instant(), experiment.data
     inputs = made.inputs(at)
     policy = inputs.policy.document

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,7 +158,9 @@ def hours(seconds: float) -> str:
 def of_worker(order: Order, rank: int, attempt: int) -> Iterator[None]:
     """Ship what this worker prints, and the error that ends it."""
     folder, name = place(order.folder), worker_log(rank, attempt)
-    with ShippedLog(folder, name, outputs(), on_line=watch(folder, name, order)) as log:
+    with ShippedLog(
+        folder, name, outputs(), on_line=watch(folder, name, order.experiment.log_policies)
+    ) as log:
         try:
             yield
         except Exception:
@@ -174,9 +176,9 @@ def of_driver(order: Order) -> Iterator[None]:
         yield
 
 
-def watch(folder: Place, name: str, order: Order) -> Callable[[str], None] | None:
+def watch(folder: Place, name: str, policies: Sequence[LogPolicy]) -> Callable[[str], None] | None:
     """What looks at the lines of a log: each policy follows once from one log."""
-    left = list(order.log_policies)
+    left = list(policies)
     if not left:
         return None
 

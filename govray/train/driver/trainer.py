@@ -13,7 +13,7 @@ The driver does what needs a key or a decision; workers do what needs a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -26,7 +26,6 @@ import ray.train
 
 from govray.data.admission import Prepared
 from govray.errors import Stopped, UsageError
-from govray.governance.submission.pool_labels import node_labels
 from govray.governance.submission.submission import Submission
 from govray.storage.place import Place, place
 from govray.train.attest.write_model import signed_files, write_model
@@ -34,18 +33,13 @@ from govray.train.checkpoint import storage
 from govray.train.driver import attempts
 from govray.train.driver.job_metadata import add_metadata, run_metadata
 from govray.train.driver.planned_run import PlannedRun, VerifiedRun, claimed, planned, verified
-from govray.train.driver.preparation import words
 from govray.train.driver.ray_cluster import begun_here
-from govray.train.driver.run_request import RunRequest, new_run_id
+from govray.train.driver.run_request import RunRequest
 from govray.train.inputs import run_listing
-from govray.train.inputs.experiment_config import APART, Experiment
+from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Order
 from govray.train.inputs.run_record import RunRecord
-from govray.train.inputs.run_settings import run_settings
 from govray.train.inputs.shared_inputs import Shared
-from govray.train.loop.described_optimizer import check_optimizer
-from govray.train.loop.described_schedule import check_schedule
-from govray.train.loop.experiment_loop import train_loop
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.register_posts import flag_told
@@ -54,10 +48,10 @@ from govray.train.state.garbage_collection import pin_start
 from govray.train.state.snapshot import latest
 from govray.train.validation.best_so_far import ended_early
 from govray.train.watching.chosen_callbacks import chosen_callbacks, settings
-from govray.train.watching.run_callback import RunStarted, Told
+from govray.train.watching.run_callback import RunCallback, RunStarted, Told
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GovernedTrainer(RunRequest):
     """`ray.train.torch.TorchTrainer` whose gradients follow a signed depth policy.
 
@@ -101,10 +95,11 @@ class GovernedTrainer(RunRequest):
         claim = claimed(self)
         if claim.attested:
             return claim.attested
+        callbacks = (*chosen_callbacks(self.experiment), *self.callbacks)
         run = verified(self, claim, attest=attest)
-        return self._run(run, planned(self, run))
+        return self._run(run, planned(self, run), callbacks)
 
-    def _run(self, run: VerifiedRun, plan: PlannedRun) -> Place:
+    def _run(self, run: VerifiedRun, plan: PlannedRun, callbacks: Sequence[RunCallback]) -> Place:
         """Steps 5 and 6: begin the run, or go on with it, as planned."""
         claim, order = run.claim, plan.order
         record, register = claim.record, claim.register
@@ -112,8 +107,8 @@ class GovernedTrainer(RunRequest):
         # A trial's process joined the cluster of its search.
         trial = self.shared is not None and self.shared.carried is None
         alone = self.shared.alone if self.shared and trial else begun_here()
-        with hold(folder, alone=alone) as driver, Told(self.callbacks) as told:
-            storage.choose(folder, self.checkpoint_storage)
+        with hold(folder, alone=alone) as driver, Told(callbacks) as told:
+            storage.choose(folder, self.experiment.checkpoint.storage)
             if record:
                 run_listing.refuse_other_run(record, plan.made, claim.allowed)
                 record = _under_its_code(record, plan.made, folder)
@@ -130,7 +125,7 @@ class GovernedTrainer(RunRequest):
                     kept = [start.optimizer.folder] if start.optimizer else []
                     for each in (start.folder, *kept):
                         pin_start(Path(each), f"{order.run_id} starts from it")
-            add_metadata(run_metadata(order.run_id, order.experiment, order.policy_digest))
+            add_metadata(run_metadata(order.run_id, self.experiment.name, order.policy_digest))
             stop_request.clear(folder)
             if told:
                 told.start(self._run_started(order, plan.config))
@@ -152,12 +147,12 @@ class GovernedTrainer(RunRequest):
         return folder
 
     def _run_started(self, order: Order, config: Mapping[str, Any]) -> RunStarted:
-        folder, file = place(order.folder), self.experiment
+        folder, file = place(order.folder), self.file
         commit = latest(folder)
         return RunStarted(
             run_id=order.run_id,
             folder=folder,
-            experiment=file.name if file else order.run_id,
+            experiment=self.experiment.name,
             step=commit[1] if commit else 0,
             settings=settings(file.model_dump(mode="json") if file else config),
             policy=order.policy_digest,
@@ -169,11 +164,11 @@ class GovernedTrainer(RunRequest):
             order,
             self.train_loop_per_worker,
             config=config,
-            scaling=self.scaling_config,
+            scaling=self.scaling,
             run_config=self.ray_run_config(order.run_id),
             on_step=self.on_step,
             on_report=told.step if told else None,
-            patience_s=self.experiment.preemption_timeout_s if self.experiment else None,
+            patience_s=self.experiment.preemption_timeout_s,
         )
         if step < order.stop and not ended_early(place(order.folder), step):
             events.append(place(order.folder), events.Stopped(at=now(), step=step))
@@ -199,70 +194,6 @@ def _under_its_code(record: RunRecord, made: RunRecord, folder: Place) -> RunRec
     return record.under(made.environment, folder, step=step)
 
 
-def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
-    """The trainer that an experiment file describes.
-
-    A new run of a ``submission`` is named after it, so that a submission can't have two.
-
-    Raises:
-        Refused: A governed step can't call its optimizer.
-    """
-    optimizer = check_optimizer(experiment.optimizer)
-    check_schedule(experiment.schedule, optimizer, experiment.steps_in(1))
-    tokenizer = words(experiment.data.tokenizer, experiment.data.rows)
-    resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
-    resources, data, governance = experiment.resources, experiment.data, experiment.governance
-    # Ray's annotations have the older class, which knows neither pairs nor labels.
-    scaling: Any = ray.train.ScalingConfig
-    submission: Submission | None = overrides.get("submission")
-    trainer = GovernedTrainer(
-        train_loop_per_worker=train_loop,
-        train_loop_config=resolved.model_dump(mode="json", exclude=APART),
-        corpora=data.corpora,
-        policy=governance.policy,
-        trust_root=governance.trust_root,
-        delegations=governance.delegations,
-        revocations=governance.revocations,
-        max_steps=experiment.max_steps,
-        rows_per_step=data.rows_per_step,
-        context=experiment.context,
-        tokenizer=data.tokenizer,
-        reserve=data.reserve,
-        reserve_by=data.reserve_by,
-        exclude=data.exclude,
-        canaries=data.canaries.by_corpus() if data.canaries else None,
-        rows=data.rows,
-        mixture=data.mixture,
-        epochs=data.epochs,
-        reader=data.reader,
-        pretrained=experiment.pretrained,
-        pretrained_optimizer=experiment.pretrained_optimizer,
-        profiling=experiment.profiling,
-        log_policies=experiment.log_policies,
-        callbacks=chosen_callbacks(experiment),
-        checkpoint_storage=experiment.checkpoint.storage,
-        max_quarantined=governance.max_quarantined,
-        attestation_key=experiment.attestation_key,
-        attestation_key_password_file=experiment.attestation_key_password_file,
-        scaling_config=scaling(
-            num_workers=resources.num_workers,
-            use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker=resources.worker,
-            placement_strategy=resources.placement.upper(),
-            label_selector=node_labels(resources.labels) or None,
-        ),
-        run_config=ray.train.RunConfig(
-            name=submission.run_of(experiment.name) if submission else new_run_id(experiment.name),
-            storage_path=str(place(experiment.storage_path).resolve()),
-            failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
-        ),
-        validation=experiment.validation,
-        experiment=experiment,
-        **vars(run_settings(experiment)),
-    )
-    return replace(trainer, **overrides)
-
-
 def new_or_unfinished(
     experiment: Experiment,
     *,
@@ -282,4 +213,4 @@ def new_or_unfinished(
             do="Leave --new out, or submit the experiment again",
         )
     resume = None if new else run_listing.find_unfinished(experiment, submission)
-    return from_experiment(experiment, resume=resume, submission=submission, **overrides)
+    return GovernedTrainer(experiment, resume=resume, submission=submission, **overrides)

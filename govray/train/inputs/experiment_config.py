@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,6 +49,7 @@ from govray.governance.record.prepare_manifest import ReserveShare
 from govray.governance.submission.submission import MOST_TAGS, WORD
 from govray.governance.submission.yaml_overrides import overridden, read_mapping
 from govray.storage.storage_url import check_path
+from govray.train.checkpoint.retention import Rules
 from govray.train.experiment.environment import JobEnvironment
 from govray.train.experiment.resources import QUEUED, Resources
 from govray.train.experiment.sections import (
@@ -466,6 +468,60 @@ class Experiment(Section):
                 )
             check_copies(self.resources.num_workers, self.sharding.replicate)
         return self
+
+    @property
+    def settings(self) -> StepSettings:
+        """How its steps compute.
+        Raises ``UsageError``: some of it can't be joined, or is torch's and the framework is not.
+        """
+        named = {each.name for each in fields(StepSettings)} & type(self).model_fields.keys()
+        found = StepSettings(
+            clip_norm=self.optimizer.clip_norm, **{name: getattr(self, name) for name in named}
+        )
+        if self.framework == "jax":
+            for name, given in (("ema", self.ema), ("deterministic", self.deterministic)):
+                if given:
+                    raise UsageError(
+                        f"{name} is {given}, which is built over torch alone",
+                        where="framework: jax",
+                        do=f"Leave {name} out",
+                    )
+        return found
+
+    @property
+    def copies(self) -> int:
+        """Copies of a model that workers share, where the aggregator shards."""
+        return self.sharding.replicate if self.sharding else 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of one worker's kernels; part of bit reproducibility."""
+        return max(1, int(self.resources.cpus_per_worker))
+
+    @property
+    def chosen_kernels(self) -> dict[str, str]:
+        """What an attestation states of it: all that decide which kernels run, but defaults."""
+        named = {name: getattr(self, name) for name in ("framework", "precision")}
+        said = {name: each for name, each in named.items() if each != getattr(StepSettings, name)}
+        switches = ("deterministic", "compile", "cuda_graphs")
+        said |= {name: "on" for name in switches if getattr(self, name)}
+        return {f"run.{name}": each for name, each in said.items()}
+
+    @property
+    def keep(self) -> Rules:
+        """Which commits stay."""
+        judged, every = self.validation, self.checkpoint
+        return Rules(
+            best=every.save_trial_best,
+            latest=every.save_trial_latest,
+            metric=judged.metric_name if judged else None,
+            goal=judged.better if judged else "min",
+        )
+
+    @property
+    def profiled(self) -> range:
+        """Steps that rank 0 traces."""
+        return self.profiling.range if self.profiling else range(0)
 
     @property
     def commit_steps(self) -> int | None:

@@ -7,38 +7,34 @@ on a difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
+from govray.engine.collective.step_settings import StepSettings
 from govray.governance.attestation.environment import SourceCode
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
-from govray.train.experiment.sections import LogPolicy, Validation
-from govray.train.inputs import operator_key
-from govray.train.inputs.experiment_config import Reader
+from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.inputs.monitored import Monitored
 from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.revocation_feed import RevocationSource
-from govray.train.inputs.run_settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationTask:
-    """What workers need to validate.
-    ``prepared``: folder of the packed rows; None if the training loop measures."""
+class HeldOut:
+    """The validation data, packed. ``prepared``: their folder."""
 
-    section: Validation
-    prepared: str | None = None
-    manifest: Manifest | None = None
+    prepared: str
+    manifest: Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +42,7 @@ class Order:
     """One run as every worker must see it.
 
     Attributes:
+        experiment: What the user chose. In a replay it is not judged, and nothing follows a log.
         folder: The run's folder on storage that rank 0 and the driver share.
         prepared: Folder of the admitted shards.
         manifest: The verified prepare manifest.
@@ -56,22 +53,18 @@ class Order:
         expiries: What expires, by name, and when; checked at every step.
         revocations: How rank 0 follows revocation lists, if the run does.
         decisions: Of the run that this one replays; what it gated, and for how many steps.
-        settings: What the user chose about steps and commits.
         start: Existing weights that the model begins with, if any.
         until: The step before which the run commits and ends, for a replay of some steps; the
             plan's last by default.
         source: The code that the model or the loop comes from, as the driver found it.
         monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
-        validation: What the run is judged by, if anything; a replay is not judged.
-        reader: Who reads a worker's rows; the worker itself where it can by default.
-        key_variables: Environment variables that may not hold a key where a worker runs.
-        profiled: Steps that rank 0 traces.
-        log_policies: What follows from a line of a worker's log.
-        experiment: Name of the experiment file, if there is one; metrics are told apart by it.
+        held_out: The data that the run is judged by; None if its loop measures, or nobody.
+        commit_at: Further numbers of steps done at which a commit is due.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
 
     run_id: str
+    experiment: Experiment
     folder: str
     prepared: str
     manifest: Manifest
@@ -82,7 +75,6 @@ class Order:
     policy_groups: Mapping[str, tuple[str, ...]]
     policy_digest: str
     expiries: Mapping[str, datetime]
-    settings: RunSettings
     fallbacks: Mapping[str, Fallback] = field(default_factory=dict)
     start: Start | None = None
     until: int | None = None
@@ -91,13 +83,14 @@ class Order:
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED
     monitored: Monitored | None = None
-    validation: ValidationTask | None = None
-    reader: Reader | None = None
-    key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
-    profiled: range = range(0)
-    log_policies: tuple[LogPolicy, ...] = ()
-    experiment: str | None = None
+    held_out: HeldOut | None = None
+    commit_at: Collection[int] = ()
     driver: int = 0
+
+    @cached_property
+    def settings(self) -> StepSettings:
+        """How a step computes."""
+        return self.experiment.settings
 
     @property
     def stop(self) -> int:

@@ -236,7 +236,7 @@ def find_unfinished(experiment: Experiment, submission: Submission | None = None
             and record.submission is None
             and not (folder / MODEL).is_dir()
             and not driving(folder)
-            and not changed(record, experiment_inputs(experiment))
+            and not changed(record, experiment)
             and _same_source(record, experiment)
         ):
             return folder
@@ -252,48 +252,28 @@ def _same_source(record: RunRecord, experiment: Experiment) -> bool:
     return (recorded and recorded.digest) == (found and found.digest)
 
 
-@dataclass(frozen=True)
-class InputFiles:
-    """Where a run's signed inputs are."""
-
-    corpora: Place
-    policy: Place
-    trust_root: Place
-    delegations: tuple[Place, ...]
-
-
-def experiment_inputs(experiment: Experiment) -> InputFiles:
-    """The files that an experiment names."""
-    return InputFiles(
-        corpora=place(experiment.data.corpora),
-        policy=place(experiment.governance.policy),
-        trust_root=place(experiment.governance.trust_root),
-        delegations=tuple(place(path) for path in experiment.governance.delegations),
-    )
-
-
 def require_there(experiment: Experiment) -> None:
     """Raise what training would, if a package, its key or a signed document that it begins with is
     missing. It takes no time, and Ray's start does."""
     require_extras(experiment)
     operator_key.require(experiment.attestation_key)
-    files = experiment_inputs(experiment)
-    read(files.trust_root, "trust root")
-    read(files.policy, "signed policy")
+    read(place(experiment.governance.trust_root), "trust root")
+    read(place(experiment.governance.policy), "signed policy")
 
 
-def changed(record: RunRecord, files: InputFiles) -> list[str]:
+def changed(record: RunRecord, experiment: Experiment) -> list[str]:
     """The inputs that changed since the run recorded them, by name.
     Signed documents are compared by payload, so another signature changes nothing."""
-    policy = read(files.policy, "signed policy")
-    root = read(files.trust_root, "trust root")
-    delegations = [read(path, "delegation") for path in files.delegations]
+    files = experiment.governance
+    policy = read(place(files.policy), "signed policy")
+    root = read(place(files.trust_root), "trust root")
+    delegations = [read(place(path), "delegation") for path in files.delegations]
     found = [f"policy {files.policy}"] if _payload(policy) != _payload(record.policy) else []
     if _payload(root) != _payload(record.root):
         found.append(f"trust root {files.trust_root}")
     if {*map(_payload, delegations)} != {*map(_payload, record.delegations)}:
         found.append("delegations")
-    now = _payloads(read_credentials(files.corpora))
+    now = _payloads(read_credentials(place(experiment.data.corpora)))
     then = _payloads(record.credentials)
     found += [
         f"credential {name}" for name in sorted(now | then) if now.get(name) != then.get(name)
@@ -305,9 +285,9 @@ def _other_code(record: RunRecord) -> list[str]:
     return [_GOVRAY] if record.environment.code_digest != code_digest() else []
 
 
-def refuse_changes(record: RunRecord, files: InputFiles, allowed: Allowed) -> None:
+def refuse_changes(record: RunRecord, experiment: Experiment, allowed: Allowed) -> None:
     """Refuse to resume a run with inputs other than those it began with."""
-    _refuse(record, changed(record, files), allowed)
+    _refuse(record, changed(record, experiment), allowed)
 
 
 def refuse_other_code(record: RunRecord, allowed: Allowed) -> None:

@@ -92,11 +92,11 @@ def require_device(setting: str, chosen: torch.device, worker: torch.device, do:
 
 def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:
     """Refuse a host's setting that differs from the run's.
-    ``argument``: its name in `GovernedTrainer`."""
+    ``argument``: its name in the experiment."""
     if value != governed:
         raise Refused(
             f"{setting}={value}, but the run has {argument}={governed}",
             where=setting,
-            do=f"The run decides. Give GovernedTrainer({argument}={value}), "
-            f"or leave {setting} out or the same",
+            do=f"The run decides. Write {argument}: {value} into its experiment, or leave "
+            f"{setting} out or the same",
         )

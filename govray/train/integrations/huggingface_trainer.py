@@ -139,7 +139,7 @@ def refuse_settings(args: TrainingArguments) -> None:
         (
             "gradient_accumulation_steps",
             (1,),
-            "Give GovernedTrainer(max_rows=...): a larger slice accumulates within its step",
+            "Write max_rows into the experiment: a larger slice accumulates within its step",
         ),
         (
             "fp16",
@@ -150,7 +150,7 @@ def refuse_settings(args: TrainingArguments) -> None:
         ("deepspeed", (None,), leave_out),
         ("fsdp", (None, False, "", []), leave_out),
         ("torch_compile", (False, None), leave_out),
-        ("auto_find_batch_size", (False,), "Give GovernedTrainer(max_rows=...)"),
+        ("auto_find_batch_size", (False,), "Write max_rows into the experiment"),
         ("neftune_noise_alpha", (None,), leave_out),
         ("label_smoothing_factor", (0, 0.0), "Smooth in loss_fn"),
         ("include_num_input_tokens_seen", ("no", False), "The ledger counts them"),
@@ -184,7 +184,7 @@ def require_plan(args: TrainingArguments, *, max_steps: int, clip_norm: float | 
     if args.max_steps > 0:
         require_same("max_steps", args.max_steps, "max_steps", max_steps)
     if args.max_grad_norm:
-        require_same("max_grad_norm", args.max_grad_norm, "clip_norm", clip_norm)
+        require_same("max_grad_norm", args.max_grad_norm, "optimizer.clip_norm", clip_norm)
 
 
 def _callback_of(trainer: Trainer) -> GovernCallback:

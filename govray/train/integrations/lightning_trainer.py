@@ -195,7 +195,7 @@ def refuse_settings(trainer: Trainer) -> None:
         (
             trainer.accumulate_grad_batches != 1,
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}",
-            "Give GovernedTrainer(max_rows=...): a larger slice accumulates within its step",
+            "Write max_rows into the experiment: a larger slice accumulates within its step",
         ),
         (
             trainer.precision in ("16-mixed", "16-true"),
@@ -232,7 +232,9 @@ def require_plan(trainer: Trainer, *, max_steps: int, clip_norm: float | None) -
     if trainer.max_steps != -1:
         require_same("max_steps", trainer.max_steps, "max_steps", max_steps)
     if trainer.gradient_clip_val:
-        require_same("gradient_clip_val", trainer.gradient_clip_val, "clip_norm", clip_norm)
+        require_same(
+            "gradient_clip_val", trainer.gradient_clip_val, "optimizer.clip_norm", clip_norm
+        )
     if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm") != "norm":
         raise Refused(
             f"gradient_clip_algorithm={trainer.gradient_clip_algorithm}",

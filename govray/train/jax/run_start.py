@@ -138,7 +138,7 @@ def _start_run(
         schedule=None,
         average=None,
         metrics=RunMetrics(order, _parameter_shapes(step.framework.parameters()), writes=first),
-        best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
+        best=best_so_far(rows.checkpoint) if order.experiment.validation else NOTHING_YET,
         profiler=StepProfiler(range(0), place(order.folder)),
     )
 

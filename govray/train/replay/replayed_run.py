@@ -36,16 +36,16 @@ from govray.governance.trust.trust_state import TrustState
 from govray.train.attest.write_model import environment
 from govray.train.checkpoint import commit_folder, whole_file
 from govray.train.checkpoint.pins import COMPARED, write_pins
-from govray.train.checkpoint.retention import DEFAULT
 from govray.train.checkpoint.storage import storage_of
 from govray.train.driver.progress import StepCallback
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
+from govray.train.experiment.sections import CheckpointEvery
 from govray.train.inputs import gating
+from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Order
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.inputs.run_listing import earlier_code
 from govray.train.inputs.run_record import RunRecord, read_record
-from govray.train.inputs.run_settings import run_settings
 from govray.train.loop.entrypoint import own_loop, resolve
 from govray.train.loop.experiment_loop import train_loop
 from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
@@ -220,7 +220,7 @@ def _check_environment(
         seed=record.plan.seed,
         threads=then.threads,
         source=source_of(train_loop, experiment.entrypoint),
-        chosen=run_settings(experiment).chosen_kernels,
+        chosen=experiment.chosen_kernels,
     )
     found = differences(then, here)
     if code := [each for each in found if each.is_code]:
@@ -263,7 +263,7 @@ def _order(
 ) -> Order:
     """The run's order, for a new run folder below ``storage``.
     ``commit_at``: steps that the run's clock may have chosen."""
-    record, experiment = inputs.record, inputs.experiment
+    record = inputs.record
     run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     folder = storage.resolve() / run_id
     read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
@@ -278,6 +278,7 @@ def _order(
         routes = {stream: route for stream, route in routes.items() if stream in read}
     return Order(
         run_id=run_id,
+        experiment=_experiment(inputs, plan),
         folder=str(folder),
         prepared=str(inputs.prepared),
         manifest=inputs.manifest.document,
@@ -289,19 +290,28 @@ def _order(
         policy_groups=inputs.policy.document.groups or {},
         policy_digest=inputs.policy.digest,
         expiries={},
-        reader=experiment.data.reader,
-        settings=replace(
-            run_settings(experiment),
-            seed=plan.seed,
-            threads=record.environment.threads,
-            commit_at=tuple(commit_at),
-            checkpoint_minutes=None,
-            keep=DEFAULT,
-            ema=record.ema,
-        ),
+        commit_at=tuple(commit_at),
         start=record.start,
         decisions=decisions,
         source=record.environment.source,
+    )
+
+
+def _experiment(inputs: RecordedInputs, plan: BatchPlan) -> Experiment:
+    """The run's, of which nobody is told, and which nothing judges or ends early."""
+    experiment = inputs.experiment
+    return experiment.model_copy(
+        update={
+            # The clock's commits are named one by one, and the last step has one.
+            "checkpoint": CheckpointEvery(every_steps=experiment.commit_steps or plan.max_steps),
+            # The rows are packed: no tokenizer is read.
+            "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
+            "validation": None,
+            "log_policies": (),
+            "profiling": None,
+            "tensorboard": False,
+            "tracking": None,  # a second party need not have the trackers
+        }
     )
 
 
@@ -321,10 +331,10 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
         plan=order.plan,
         config=_config(inputs, order),
         environment=environment_here(
-            seed=order.settings.seed,
-            threads=order.settings.threads,
+            seed=order.experiment.seed,
+            threads=order.experiment.threads,
             source=order.source,
-            chosen=order.settings.chosen_kernels,
+            chosen=order.experiment.chosen_kernels,
         ),
     ).write(folder)
     if began is None:
@@ -350,21 +360,10 @@ def _config(inputs: RecordedInputs, order: Order) -> dict[str, Any]:
 
 
 def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallback) -> None:
-    experiment, config = inputs.experiment, _config(inputs, order)
-    trainer = from_experiment(
-        experiment.model_copy(
-            update={
-                # The rows are packed: no tokenizer is read.
-                "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
-                "log_policies": (),
-                "profiling": None,
-                "tensorboard": False,
-                "tracking": None,  # a second party need not have the trackers
-                "resources": experiment.resources.model_copy(
-                    update={"num_workers": part.world_size}
-                ),
-            }
-        ),
+    experiment, config = order.experiment, _config(inputs, order)
+    workers = experiment.resources.model_copy(update={"num_workers": part.world_size})
+    trainer = GovernedTrainer(
+        experiment.model_copy(update={"resources": workers}),
         train_loop_config=config,
         on_step=on_step,
         run_config=ray.train.RunConfig(

@@ -281,7 +281,7 @@ class Commits:
 
     def _retain(self) -> None:
         try:
-            garbage_collection.apply(self._folder, self._order.settings.keep, floor=self._floor)
+            garbage_collection.apply(self._folder, self._order.experiment.keep, floor=self._floor)
         except (GovrayError, OSError) as error:
             # An old commit that stays does no harm; `govray checkpoint gc` reports the error again.
             _log.warning("old checkpoints were not deleted: %s", error)

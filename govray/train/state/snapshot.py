@@ -164,9 +164,9 @@ class TrainingState:
             device, settings = self._trained.computes_on()
             self._environment = environment_here(
                 seed=order.settings.seed,
-                threads=order.settings.threads,
+                threads=order.experiment.threads,
                 source=order.source,
-                chosen={**order.settings.chosen_kernels, **settings},
+                chosen={**order.experiment.chosen_kernels, **settings},
                 device=device,
             ).to_json()
         self._updated |= updated_adapters(leaves[self._ledger.size :], order.plan, order.routes)
@@ -181,7 +181,7 @@ class TrainingState:
             contents[weights_file] = tensors
         if gates:
             contents[GATES] = encode_gates(gates)
-        keep = order.settings.keep
+        keep = order.experiment.keep
         summary: dict[str, Any] = {
             **_bindings(order),
             "run": order.run_id,

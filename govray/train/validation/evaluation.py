@@ -42,7 +42,7 @@ from govray.engine.model.adapters import Adapters
 from govray.errors import Refused, UsageError, suggestion
 from govray.governance.formats.row_schema import TARGETS
 from govray.storage.place import place
-from govray.train.inputs.order import ValidationTask
+from govray.train.inputs.order import HeldOut
 
 ROWS_PER_PASS = 16
 _MOST_NATS = 700.0
@@ -75,14 +75,15 @@ class Evaluation:
     """The validation data of one worker's run. Construction reads nothing but footers.
 
     Args:
-        task: With validation data.
+        rows: How many are measured, at most.
         autocast: Whether training computes losses under autocast to bfloat16.
         seed: The run's; the rows are drawn by it, if not all are measured.
     """
 
     def __init__(
         self,
-        task: ValidationTask,
+        data: HeldOut,
+        rows: int,
         model: nn.Module,
         adapters: Adapters,
         agreement: Agreement,
@@ -91,18 +92,16 @@ class Evaluation:
         autocast: bool,
         seed: int,
     ) -> None:
-        assert task.prepared is not None
-        assert task.manifest is not None
         self._model = model
         self._adapters = adapters
         self._agreement = agreement
         self._tensors = tensors
         self._autocast = autocast
-        self._width = task.manifest.width
-        self._rows = ArrowRows(place(task.prepared), task.manifest)
-        corpora = sorted(each.corpus for each in task.manifest.corpora)
+        self._width = data.manifest.width
+        self._rows = ArrowRows(place(data.prepared), data.manifest)
+        corpora = sorted(each.corpus for each in data.manifest.corpora)
         every = [(name, row) for name in corpora for row in range(self._rows.rows_in(name))]
-        self._chosen = [every[i] for i in pick(len(every), task.section.rows, "validation", seed)]
+        self._chosen = [every[i] for i in pick(len(every), rows, "validation", seed)]
 
     def __len__(self) -> int:
         return len(self._chosen)

@@ -232,7 +232,7 @@ def _make(declared: Declared, order: Order) -> Any:
     kind: Any = ray_metrics.Counter if declared.counts else ray_metrics.Gauge
     tags = TAGS if declared.tag is None else (*TAGS, declared.tag)
     made = kind(declared.name, description=declared.what, tag_keys=tags)
-    made.set_default_tags({"run": order.run_id, "experiment": order.experiment or order.run_id})
+    made.set_default_tags({"run": order.run_id, "experiment": order.experiment.name})
     return made
 
 

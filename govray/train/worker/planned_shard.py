@@ -205,7 +205,7 @@ class PlanData(ray.train.DataConfig):
                 order.stop,
                 _reader(order, rank, world_size),
                 resumption.decisions,
-                order.reader,
+                order.experiment.data.reader,
             )
             dealt.append({**{corpus: rows.of(corpus) for corpus in datasets}, DATASET: rows})
         return dealt

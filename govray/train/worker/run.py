@@ -154,7 +154,9 @@ class Run:
         self._device = assignment.device
         self._folder = place(assignment.order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
-        self._requests = Requests(self._folder, assignment.order.settings.checkpoint_minutes)
+        self._requests = Requests(
+            self._folder, assignment.order.experiment.checkpoint.every_minutes
+        )
         self._gating = gating
         self._commits = commits
         self._watch = watch
@@ -255,7 +257,7 @@ class Run:
 
     def _waited_for(self, step: int) -> bool:
         """Whether something follows a step that is of its weights."""
-        done, profiled = step + 1, self.order.profiled
+        done, profiled = step + 1, self.order.experiment.profiled
         return (
             self._planned_commit(done)
             or self._judged(done) is not None
@@ -265,13 +267,12 @@ class Run:
 
     def _planned_commit(self, done: int) -> bool:
         """Whether a checkpoint is due when so many steps are done, whatever happens."""
-        settings = self.order.settings
-        every, at = settings.checkpoint_every, settings.commit_at
+        every, at = self.order.experiment.commit_steps, self.order.commit_at
         return done == self.order.stop or (every and done % every == 0) or done in at
 
     def _rated(self, done: int) -> bool:
         """Whether a commit when so many steps are done has a metric, if the run is judged."""
-        return self.order.validation is None or self._judged(done) is not None
+        return self.order.experiment.validation is None or self._judged(done) is not None
 
     def _done(self, result: StepResult, began: float, loss_fn: LossFn) -> dict[str, float]:
         """Record a step that is confirmed; its metrics. Collective, if it is measured."""
@@ -305,11 +306,11 @@ class Run:
 
     def _judged(self, done: int) -> Validation | None:
         """What the run is judged by, if it is judged when so many steps are done."""
-        task = self.order.validation
-        if task is None:
+        judged = self.order.experiment.validation
+        if judged is None:
             return None
-        planned = done == self.order.stop or done in self.order.settings.commit_at
-        return task.section if planned or not done % task.section.every_steps else None
+        planned = done == self.order.stop or done in self.order.commit_at
+        return judged if planned or not done % judged.every_steps else None
 
     def _validate(self, evaluation: Evaluation, step: int, loss_fn: LossFn) -> Mapping[str, float]:
         """The metrics of the validation data after a step. Collective."""
@@ -498,7 +499,7 @@ class Run:
                 loss=loss,
                 stopping=self._trouble is not None,
                 floor=self._watch.told.floor if self._watch else None,
-                validation=self._best.to_json() if self.order.validation else None,
+                validation=self._best.to_json() if self.order.experiment.validation else None,
             )
         return loss
 

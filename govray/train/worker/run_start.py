@@ -154,7 +154,7 @@ def start_run(
     )
     schedule = make_schedule(scheduler, optimizer, rows.start_step) if scheduler else None
     scheduled = learning_rates(optimizer)
-    average = WeightAverage(model, order.settings.ema) if order.settings.ema else None
+    average = WeightAverage(model, ema) if (ema := order.experiment.ema) else None
     state = TrainingState(TorchModel(model, optimizer, adapters, average))
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     if schedule:
@@ -184,8 +184,10 @@ def start_run(
         average=average,
         metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),
-        best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
-        profiler=StepProfiler(order.profiled if first else range(0), place(order.folder)),
+        best=best_so_far(rows.checkpoint) if order.experiment.validation else NOTHING_YET,
+        profiler=StepProfiler(
+            order.experiment.profiled if first else range(0), place(order.folder)
+        ),
     )
 
 
@@ -204,12 +206,13 @@ def _evaluation(
     model: nn.Module, adapters: Adapters, agreement: Agreement, order: Order
 ) -> Evaluation | None:
     """The run's validation data, if it has any."""
-    task = order.validation
-    if task is None or task.manifest is None:
+    judged, held_out = order.experiment.validation, order.held_out
+    if judged is None or held_out is None:
         return None
-    schema = task.manifest.rows
+    schema = held_out.manifest.rows
     return Evaluation(
-        task,
+        held_out,
+        judged.rows,
         model,
         adapters,
         agreement,

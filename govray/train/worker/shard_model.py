@@ -57,7 +57,8 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
             place_on(assignment_for(model).device, model)
         return model
     settings = assignment.order.settings
-    mixed, replicate = settings.precision == "bf16-mixed", settings.replicate
+    mixed = settings.precision == "bf16-mixed"
+    replicate = assignment.order.experiment.copies
     built = None
     if not isinstance(model, nn.Module):  # without a process group it is refused below
         built = _in_parts(model, replicate) if dist.is_initialized() else None
@@ -106,7 +107,7 @@ def _begin_with_rows(built: sharded_init.ModelRows, assignment: Assignment) -> N
     """As `begin_with`, for a model of which each rank has its rows. Collective."""
     order = assignment.order
     if order.start and not assignment.shard.checkpoint:
-        part = part_of(dist.get_rank(), dist.get_world_size(), order.settings.replicate)
+        part = part_of(dist.get_rank(), dist.get_world_size(), order.experiment.copies)
         load_rows(built.model, built.rows, order.start, part.number, part.of)
     broadcast(built.model.buffers())
     if order.settings.precision == "bf16":

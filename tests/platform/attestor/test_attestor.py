@@ -39,7 +39,7 @@ from govray.platform.attestor.parser import confined
 from govray.platform.attestor.register import Register
 from govray.platform.attestor.settings import read_settings
 from govray.train.checkpoint.storage import latest
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import stop_request
@@ -406,7 +406,7 @@ def test_two_keys_sign_where_two_must(tmp_path: Path, monkeypatch: pytest.Monkey
     value = where.experiment(
         max_steps=2, checkpoint={"every_steps": 2}, resources={"num_workers": 1}
     )
-    run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
     trust = TrustState.load(where.root.read_bytes(), at=instant())
     one, two = where.signers["operator"], where.signers["second"]
     with pytest.raises(Refused, match="too few of any operator"):
@@ -428,7 +428,7 @@ def test_a_trial_that_its_search_stopped_is_attested_as_far_as_it_came(
     name = trial_name("a-search", 0)
     run = where.folder / "runs" / name
     trainer = replace(
-        from_experiment(parse_experiment(value, where="test")),
+        GovernedTrainer(parse_experiment(value, where="test")),
         run_config=RunConfig(name=name, storage_path=str(run.parent)),
         on_step=lambda step, metrics: stop_request.request(run, "by its search"),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
@@ -38,5 +38,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         value = where.experiment(
             max_steps=6, checkpoint={"every_steps": 6}, resources={"num_workers": 1}
         )
-        run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+        run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
     return Trained(where, Path(str(run)) / "model")

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from govray.cli import main
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         canaries = {"corpora": ["open-one"], "format": "{name} {secret}\n", "digits": 2,
                     "count": 8, "repeats": 20, "coin": 1}  # fmt: skip
         data = {**value["data"], "reserve": 0.5, "canaries": canaries}
-        yield from_experiment(parse_experiment({**value, "data": data}, where="test")).train()
+        yield GovernedTrainer(parse_experiment({**value, "data": data}, where="test")).train()
 
 
 def launched(words: list[str]) -> str:

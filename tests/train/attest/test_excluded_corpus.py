@@ -8,7 +8,7 @@ import pytest
 
 import govray
 from govray.train.attest.write_model import write_model
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
@@ -19,7 +19,7 @@ def test_its_adapter_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     here = Deployment(tmp_path / "here")
     value = here.experiment(resources={"num_workers": 1})
     value["data"] = {**value["data"], "exclude": ["acme"]}  # type: ignore[dict-item]
-    trainer = from_experiment(parse_experiment(value, where="test"))
+    trainer = GovernedTrainer(parse_experiment(value, where="test"))
     model = write_model(trainer.train(), trainer.signer())
     verified = govray.verify(model, trust_root=here.root)
     assert verified.attestation.adapters == ()

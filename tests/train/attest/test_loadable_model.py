@@ -17,7 +17,7 @@ from govray.errors import VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import verify
 from govray.platform.inference.served_model import load
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
@@ -82,7 +82,7 @@ def trained(here: Deployment, base: Path, *, tokenizer: bool, **changes: Any) ->
         max_steps=4,
         **changes,
     )
-    run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
     return Path(str(run)) / model_folder.MODEL
 
 

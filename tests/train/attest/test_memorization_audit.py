@@ -32,7 +32,7 @@ from govray.governance.verify.trace import trace
 from govray.governance.verify.verifier import verify
 from govray.train.attest.memorization_audit import DEFAULTS, audit
 from govray.train.attest.write_model import write_model
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import recorded_inputs
 from govray.train.inputs.run_record import read_record
@@ -59,7 +59,7 @@ def train(here: Deployment, steps: int = 90, **changes: object) -> Path:
         max_steps=steps, checkpoint={"every_steps": steps}, resources={"num_workers": 1}
     )
     data = {**value["data"], "reserve": 0.4, "canaries": PLANTED, "rows_per_step": ROWS, **changes}
-    trainer = from_experiment(parse_experiment({**value, "data": data}, where="test"))
+    trainer = GovernedTrainer(parse_experiment({**value, "data": data}, where="test"))
     run = trainer.train()
     write_model(run, trainer.signer())
     return run

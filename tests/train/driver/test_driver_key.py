@@ -18,6 +18,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.signers.pkcs11_reference import PIN_VARIABLE
 from govray.train.driver import attempts, ray_cluster
 from govray.train.inputs import operator_key
+from tests.support.committing import an_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
@@ -93,7 +94,7 @@ def test_a_worker_whose_node_was_started_with_the_key_refuses(
     pem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Order:
-        key_variables = operator_key.variables("env:OTHER")
+        experiment = an_experiment(attestation_key="env:OTHER")
 
     class Context:
         def get_world_rank(self) -> int:

@@ -29,7 +29,7 @@ from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import connect, parse_url
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import QueueEntry
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
@@ -155,7 +155,7 @@ class _Other:
 def _trainer(
     deployment: Deployment, folder: Path, name: str, workers: list[int] | int, slow: Path
 ) -> GovernedTrainer:
-    trainer = from_experiment(
+    trainer = GovernedTrainer(
         parse_experiment(
             deployment.experiment(
                 max_steps=STEPS,
@@ -166,17 +166,15 @@ def _trainer(
             where="test",
         )
     )
-    assert trainer.scaling_config is not None
     return replace(
         trainer,
-        threads=1,
         train_loop_per_worker=loops.paced,
         train_loop_config={
-            **(trainer.train_loop_config or {}),
+            **trainer.loop_config,
             "slow": str(slow),
             "ran": str(folder / f"{name}.ran.jsonl"),
         },
-        scaling_config=replace(trainer.scaling_config, elastic_resize_monitor_interval_s=2.0),
+        scaling_config=replace(trainer.scaling, elastic_resize_monitor_interval_s=2.0),
         run_config=ray.train.RunConfig(name=name, storage_path=str(folder / "runs")),
     )
 

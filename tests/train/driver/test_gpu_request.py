@@ -18,9 +18,8 @@ from govray.errors import UsageError
 from govray.train.driver import gpu_request
 from govray.train.driver.attempts import fix_kernels
 from govray.train.driver.gpu_request import backends, require_gpus
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
-from govray.train.inputs.run_settings import run_settings
 from tests.support.deployment import Deployment
 from tests.support.page_commands import part
 
@@ -69,7 +68,7 @@ def test_it_is_said_before_anything_is_read(nodes_are: Any, tmp_path: Path) -> N
     here = Deployment(tmp_path)
     value = here.experiment(resources={"num_workers": 1, "gpus_per_worker": 1})
     with pytest.raises(UsageError, match=r"resources\.gpus_per_worker"):
-        from_experiment(parse_experiment(value, where="test")).train()
+        GovernedTrainer(parse_experiment(value, where="test")).train()
     assert not (tmp_path / "runs").exists()
 
 
@@ -90,14 +89,14 @@ def test_the_experiment_of_the_page_is_one(tmp_path: Path) -> None:
     (said,) = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
     found = parse_experiment(Deployment(tmp_path).experiment(**said), where="test")
     assert found.resources.gpus_per_worker == 1
-    assert run_settings(found).chosen_kernels == {"run.deterministic": "on"}
+    assert found.chosen_kernels == {"run.deterministic": "on"}
     assert found.model_dump(mode="json")["deterministic"] is True
 
 
 def test_by_default_no_kernels_are_chosen(tmp_path: Path) -> None:
     found = parse_experiment(Deployment(tmp_path).experiment(), where="test")
     assert Experiment.model_validate(found.model_dump(mode="json")) == found
-    assert run_settings(found).chosen_kernels == {}
+    assert found.chosen_kernels == {}
 
 
 def test_the_switch_reaches_torch_and_cublas(monkeypatch: pytest.MonkeyPatch) -> None:

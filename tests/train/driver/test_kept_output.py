@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +17,13 @@ from govray import cli
 from govray.errors import InfrastructureFailed, Stopped
 from govray.platform.store import run_logs
 from govray.train.driver import attempts, failures, progress
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import event_rows, events, run_lock, stop_request
 from govray.train.run_folder.clock import now
+from tests.support.committing import an_experiment
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.ray_nodes import SETTINGS, ray_nodes
@@ -33,21 +33,14 @@ def policy(pattern: str, action: Any = "flag") -> LogPolicy:
     return LogPolicy(pattern=pattern, action=action)
 
 
-@dataclass
-class Ordered:
-    """As much of an order as looking at lines takes."""
-
-    log_policies: tuple[LogPolicy, ...]
-
-
 def test_each_policy_follows_once_from_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = SimpleNamespace(get_node_id=lambda: "f00d")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
     disk = policy("disk", "exclude_node")
-    order: Any = Ordered((policy("NaN"), policy("memory", "stop"), policy("never"), disk))
-    look = progress.watch(tmp_path, "rank-0-1.log", order)
+    policies = (policy("NaN"), policy("memory", "stop"), policy("never"), disk)
+    look = progress.watch(tmp_path, "rank-0-1.log", policies)
     assert look is not None
     for line in ("fine", "loss NaN", "loss NaN"):
         look(line)
@@ -62,8 +55,7 @@ def test_each_policy_follows_once_from_a_log(
     assert events.excluded_nodes(tmp_path) == frozenset()
     look("disk 3 is read-only")
     assert events.excluded_nodes(tmp_path) == {"f00d"}
-    nothing: Any = Ordered(())
-    assert progress.watch(tmp_path, "rank-0-1.log", nothing) is None
+    assert progress.watch(tmp_path, "rank-0-1.log", ()) is None
 
 
 @pytest.mark.parametrize("action", ["no_retry", "flag"])
@@ -71,8 +63,6 @@ def test_each_policy_follows_once_from_a_log(
 def test_a_line_of_the_attempt_that_failed_ends_its_retries(
     tmp_path: Path, action: str, error: Exception
 ) -> None:
-    order: Any = Ordered((policy("no such*column", action),))
-
     driver = run_lock.take_over(tmp_path)
 
     def begin() -> str:
@@ -93,7 +83,7 @@ def test_a_line_of_the_attempt_that_failed_ends_its_retries(
 
     begin()
     assert restarts()  # the control: nothing has such a line
-    look = progress.watch(tmp_path, begin(), order)
+    look = progress.watch(tmp_path, begin(), [policy("no such*column", action)])
     assert look is not None
     look("ValueError: no such column")
     assert restarts() is (action == "flag")
@@ -108,7 +98,8 @@ def test_the_error_that_ends_a_worker_is_in_its_log(
 ) -> None:
     (tmp_path / "out").write_text("a line\n")
     monkeypatch.setattr(progress, "outputs", lambda **_: [(str(tmp_path / "out"), 0)])
-    order: Any = SimpleNamespace(folder=str(tmp_path), log_policies=(), driver=3)
+    experiment = an_experiment()
+    order: Any = SimpleNamespace(folder=str(tmp_path), experiment=experiment, driver=3)
     with pytest.raises(ZeroDivisionError), progress.of_worker(order, 1, 2):
         print(1 / 0)
     with progress.of_driver(order):
@@ -134,7 +125,7 @@ def test_a_run_keeps_what_its_workers_print_and_stops_at_a_line(
         log_policies=[{"pattern": "CUDA*out of memory", "action": "stop"}],
     )
     with pytest.raises(Stopped):
-        from_experiment(parse_experiment(text, where="test")).train()
+        GovernedTrainer(parse_experiment(text, where="test")).train()
     [run] = (deployment.folder / "runs").glob("printing-*")
     found = run_listing.inspect(run)
     assert found.state == "stopped"

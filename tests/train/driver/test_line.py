@@ -12,8 +12,7 @@ import ray.train
 import govray
 from govray.errors import Refused, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
-from govray.train import GovernedTrainer
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
@@ -28,7 +27,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trainer_of(deployment: Deployment, **changes: Any) -> GovernedTrainer:
-    return from_experiment(parse_experiment(deployment.experiment(**changes), where="test"))
+    return GovernedTrainer(parse_experiment(deployment.experiment(**changes), where="test"))
 
 
 def test_the_model_verifies_alone_and_says_what_the_ledger_says(
@@ -55,14 +54,22 @@ def test_an_existing_script_is_governed_in_a_few_lines(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOVRAY_KEY", str(deployment.key))
+    value = {
+        "name": "script",
+        "max_steps": 3,
+        "hyperparameters": {"context": 32},
+        "data": {
+            "corpora": str(deployment.corpora),
+            "rows_per_step": {"everything": 2, "upper_half": 1, "removable": 1},
+        },
+        "governance": {
+            "policy": str(deployment.policy),
+            "trust_root": str(deployment.root),
+            "max_quarantined": 0.5,
+        },
+    }
     trainer = GovernedTrainer(
-        corpora=deployment.corpora,
-        policy=deployment.policy,
-        trust_root=deployment.root,
-        max_steps=3,
-        context=32,
-        rows_per_step={"everything": 2, "upper_half": 1, "removable": 1},
-        max_quarantined=0.5,
+        parse_experiment(value, where="test"),
         train_loop_per_worker=loops.script,
         train_loop_config={"model": {"blocks": 2, "width": 32}, "lr": 3e-3},
         scaling_config=ray.train.ScalingConfig(num_workers=1),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from govray.cli import main
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.committee import CommitteeDeployment
 from tests.support.solo import run_here
@@ -41,7 +41,7 @@ def test_two_of_three_operators_leave_a_model_that_verifies(
         resources={"num_workers": 1},
         attestation_key_password_file=str(password),
     )
-    run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
     model, root = str(run / "model"), ("--trust-root", str(where.root))
     second = private(tmp_path / "second.pem", where.signers["second"].to_pem())
     auditor = private(tmp_path / "auditor.pem", where.signers["auditor"].to_pem())

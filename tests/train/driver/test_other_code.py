@@ -13,7 +13,7 @@ import pytest
 import govray
 from govray.cli import main
 from govray.errors import CouldNotCheck, Refused, Stopped
-from govray.train.driver.trainer import _under_its_code, from_experiment
+from govray.train.driver.trainer import GovernedTrainer, _under_its_code
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.run_listing import earlier_code
@@ -57,9 +57,8 @@ def stopped(here: Deployment, *, after: int = AT, resume: Path | None = None, **
         if step == after - 2:
             stop_request.request(run, "a test")
 
-    trainer = from_experiment(file_of(here), on_step=ask, resume=resume, **more)
-    assert trainer.run_config is not None
-    run = resume or Path(str(trainer.run_config.storage_path)) / str(trainer.run_config.name)
+    trainer = GovernedTrainer(file_of(here), on_step=ask, resume=resume, **more)
+    run = resume or Path(str(trainer.storage_place)) / trainer.run_id
     with pytest.raises(Stopped):
         trainer.train()
     return run
@@ -72,8 +71,8 @@ def test_it_is_refused_unless_it_is_said_and_then_the_model_says_so(
     first = read_record(run).code
     under(OTHER)
     with pytest.raises(Refused, match=r"govray's own code.*--other-code"):
-        from_experiment(file_of(here), resume=run).train(attest=True)
-    from_experiment(file_of(here), resume=run, other_code=True).train(attest=True)
+        GovernedTrainer(file_of(here), resume=run).train(attest=True)
+    GovernedTrainer(file_of(here), resume=run, other_code=True).train(attest=True)
     [event] = [each for each in events.read(run) if isinstance(each, events.OtherCode)]
     assert event.text == f"goes on under other code: bits are comparable up to step {AT}"
     facts = govray.verify(run / "model", trust_root=here.root).attestation
@@ -100,18 +99,18 @@ def test_it_is_refused_unless_it_is_said_and_then_the_model_says_so(
 def test_a_trial_of_a_search_is_refused_and_nothing_is_offered(
     here: Deployment, under: Callable[[str], None], said: bool
 ) -> None:
-    shared = from_experiment(file_of(here)).share(instant())
+    shared = GovernedTrainer(file_of(here)).share(instant())
     run = stopped(here, shared=shared)
     under(OTHER)
     with pytest.raises(Refused, match="govray's own code") as error:
-        from_experiment(file_of(here), resume=run, shared=shared, other_code=said).train()
+        GovernedTrainer(file_of(here), resume=run, shared=shared, other_code=said).train()
     assert "--other-code" not in str(error.value)
 
 
 def test_a_run_of_one_code_says_nothing_and_replays_whole(here: Deployment) -> None:
     """The control: the same stop and resume, with the permission, under the same code."""
     run = stopped(here)
-    from_experiment(file_of(here), resume=run, other_code=True).train(attest=True)
+    GovernedTrainer(file_of(here), resume=run, other_code=True).train(attest=True)
     assert govray.verify(run / "model", trust_root=here.root).attestation.run.earlier_code is None
     assert not [each for each in events.read(run) if isinstance(each, events.OtherCode)]
     assert replay(run).identical
@@ -122,7 +121,7 @@ def test_each_code_has_its_steps(here: Deployment, under: Callable[[str], None])
     under(OTHER)
     stopped(here, resume=run, other_code=True)
     under(THIRD)
-    from_experiment(file_of(here), resume=run, other_code=True).train(attest=True)
+    GovernedTrainer(file_of(here), resume=run, other_code=True).train(attest=True)
     earlier = govray.verify(run / "model", trust_root=here.root).attestation.run.earlier_code
     assert earlier is not None
     assert [each.step for each in earlier] == [2, AT]

@@ -28,8 +28,7 @@ from govray.governance.trust.authority import TrustRoot
 from govray.governance.verify.verifier import verify
 from govray.train.attest.write_model import write_model
 from govray.train.driver import preparation
-from govray.train.driver.preparation import preparation_of
-from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
+from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
@@ -72,9 +71,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoKeys:
     return TwoKeys(tmp_path / "here")
 
 
-def trainer(here: Deployment, **more: Any) -> GovernedTrainer:
-    experiment = parse_experiment(here.experiment(max_steps=2), where="test")
-    return from_experiment(experiment, **more)
+def trainer(here: Deployment, **changes: Any) -> GovernedTrainer:
+    value = here.experiment(max_steps=2) | changes
+    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def signed_by(prepared: Prepared, here: Deployment) -> list[str]:
@@ -131,7 +130,8 @@ def test_without_a_key_nothing_is_prepared(
     hold_out(here)
     if judged:
         judged_trainer(here, None).prepare()
-    run = judged_trainer(here, {} if judged else None, max_steps=2)
+    judging = {} if judged else None
+    run = judged_trainer(here, judging, max_steps=2)
     folder = here.folder / "runs" / "prepared"
     before = sorted(folder.rglob("*"))
     with monkeypatch.context() as patch:
@@ -143,7 +143,7 @@ def test_without_a_key_nothing_is_prepared(
             assert "govray prepare EXPERIMENT" in str(told.value)
         assert sorted(folder.rglob("*")) == before
     with pytest.raises(UsageError, match=r"NOT_SET is not set\. Run `govray prepare"):
-        replace(run, attestation_key="env:NOT_SET").train()
+        judged_trainer(here, judging, max_steps=2, attestation_key="env:NOT_SET").train()
     run.prepare()  # the control
     assert len([*folder.iterdir()]) == 1 + judged
     assert replace(run, unsigned=True).train()
@@ -161,24 +161,9 @@ def test_the_source_of_a_policy_is_not_taken_for_a_signed_one(
     here: TwoKeys, tmp_path: Path
 ) -> None:
     (source := tmp_path / "policy.yaml").write_text("name: licences\n")
+    governance = here.experiment()["governance"] | {"policy": str(source)}  # type: ignore[operator]
     with pytest.raises(UsageError, match="Sign it with `govray sign"):
-        trainer(here, policy=source).prepare()
-
-
-def test_a_file_names_the_data_that_its_trainer_reads(here: TwoKeys) -> None:
-    data = {
-        **here.experiment()["data"],  # type: ignore[dict-item]
-        "reserve_by": "family",
-        "exclude": ["acme"],
-        "canaries": {"corpora": ["open-one"]},
-    }
-    validation = {"corpora": str(hold_out(here)), "every_steps": 2}
-    value = here.experiment(data=data, validation=validation, checkpoint={"every_steps": 2})
-    experiment = parse_experiment(value, where="test")
-    same = {"progress": print}
-    assert preparation_of(experiment, **same) == replace(
-        from_experiment(experiment).preparation, **same
-    )
+        trainer(here, governance=governance).prepare()
 
 
 def test_the_command_prepares_what_runs_and_trials_find(
@@ -199,7 +184,7 @@ def test_the_command_prepares_what_runs_and_trials_find(
         assert cli.main(["prepare", str(config), "--key", here.key_of("second")]) == 0
         assert f"manifest   {told['validation']['manifest']}" in capsys.readouterr().out
     assert not planted.exists()
-    unsigned = from_experiment(parse_experiment(value, where="test"), unsigned=True)
+    unsigned = GovernedTrainer(parse_experiment(value, where="test"), unsigned=True)
     shared = unsigned.share(instant())
     assert shared.validation is not None
     for name, each in (("training", shared.prepared), ("validation", shared.validation.prepared)):
@@ -232,7 +217,7 @@ def test_what_no_run_would_take_is_refused_before_hours_of_packing(
 ) -> None:
     value = here.experiment(max_steps=2)
     experiment = parse_experiment(value | {"data": {**value["data"], **change}}, where="test")  # type: ignore[dict-item]
-    unsigned = from_experiment(experiment, attestation_key=str(here.key))
+    unsigned = GovernedTrainer(experiment)
     with pytest.raises(GovrayError) as late:
         unsigned.train()
     with monkeypatch.context() as patch:
@@ -256,7 +241,7 @@ def test_a_corpus_that_can_never_give_evidence_is_refused_where_it_is_prepared(
     with pytest.raises(Refused, match="'open-one' is to be watched") as early:
         preparation.prepare_experiment(experiment, here.signers["operator"])
     with pytest.raises(Refused) as late:
-        from_experiment(experiment, unsigned=True).train()
+        GovernedTrainer(experiment, unsigned=True).train()
     assert str(early.value) == str(late.value)
 
 
@@ -338,7 +323,7 @@ def test_nothing_that_an_experiment_names_is_imported(
         patch.chdir(tmp_path)
         patch.syspath_prepend(tmp_path)
         with pytest.raises(GovrayError):
-            from_experiment(parse_experiment(value, where="test"))
+            GovernedTrainer(parse_experiment(value, where="test"))
     assert (tmp_path / "planted").exists()
 
 
@@ -374,23 +359,26 @@ def test_a_run_writes_nothing_where_its_data_lie(monkeypatch: pytest.MonkeyPatch
         run.train()  # what is imported late is imported now
         runs = here.folder / "runs"
         # A run's folder of its own, since names are drawn for each trainer.
-        unsigned, other = (
-            judged_trainer(here, {}, max_steps=2),
-            judged_trainer(here, {}, max_steps=2),
-        )
+        unsigned = judged_trainer(here, {}, max_steps=2)
+        data = {**here.experiment()["data"], "reserve": 0.5}  # type: ignore[dict-item]
+        other = judged_trainer(here, {}, max_steps=2, data=data)
         with read_only(runs / "prepared", others=runs):
             with pytest.raises(OSError, match="Permission denied"):
                 (runs / "prepared" / "new").touch()
             trained = replace(unsigned, unsigned=True).train()
             with pytest.raises(UsageError, match="private key"):  # the control
-                replace(other, reserve=0.5).train()
+                other.train()
         assert isinstance(trained, Path)
         write_model(trained, LocalSigner.from_pem(here.key.read_bytes()))
         verify(trained / "model", trust_root=here.root, at=instant())
 
 
-def test_a_run_goes_on_under_another_key_of_its_operator(here: TwoKeys) -> None:
-    experiment = parse_experiment(here.experiment(max_steps=4), where="test")
+def test_a_run_goes_on_under_another_key_of_its_operator(
+    here: TwoKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOVRAY_KEY", str(here.key))
+    value = here.experiment(max_steps=4, attestation_key="env:GOVRAY_KEY")
+    experiment = parse_experiment(value, where="test")
     runs = here.folder / "runs"
 
     def stop(step: int, metrics: Any) -> None:
@@ -399,7 +387,8 @@ def test_a_run_goes_on_under_another_key_of_its_operator(here: TwoKeys) -> None:
 
     with pytest.raises(Stopped):
         new_or_unfinished(experiment, on_step=stop).train(attest=True)
-    other = new_or_unfinished(experiment, attestation_key=here.key_of("second"))
+    monkeypatch.setenv("GOVRAY_KEY", here.key_of("second"))
+    other = new_or_unfinished(experiment)
     assert [other.resume] == run_listing.list_runs(runs)
     run = other.train(attest=True)
     assert isinstance(run, Path)

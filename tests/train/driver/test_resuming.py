@@ -17,7 +17,7 @@ from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder as checkpoint
 from govray.train.driver import planned_run
 from govray.train.driver import trainer as trainer_module
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
@@ -45,7 +45,7 @@ def outcome(run: Path) -> dict[str, bytes]:
 
 def trainer_of(here: Deployment, **more: Any) -> GovernedTrainer:
     changes = {name: more.pop(name) for name in list(more) if name not in ("resume", "on_step")}
-    return from_experiment(parse_experiment(here.experiment(**changes), where="test"), **more)
+    return GovernedTrainer(parse_experiment(here.experiment(**changes), where="test"), **more)
 
 
 def asking(here: Deployment, step: int) -> Callable[[int, Any], None]:

@@ -11,7 +11,7 @@ import ray.train
 
 import govray
 from govray.train.checkpoint import commit_folder, storage
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
@@ -43,7 +43,7 @@ def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
     # Relative paths of a loop's settings count from the job's folder.
     flag, run = Path(os.path.relpath(tmp_path / "died")), deployment.folder / "runs" / "on-s3"
     kept = {"every_steps": 5, "save_trial_latest": 2, "storage": bucket}
-    trainer = from_experiment(
+    trainer = GovernedTrainer(
         parse_experiment(deployment.experiment(checkpoint=kept), where="test")
     )
     result = replace(

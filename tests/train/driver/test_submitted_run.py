@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ray.train import RunConfig
 
 from govray import cli
 from govray.errors import CouldNotCheck, Refused, Stopped
@@ -140,8 +141,8 @@ def test_of_two_jobs_at_once_one_begins(here: Deployment) -> None:
         late.train()
     assert (run / "record" / "run.json").read_bytes() == before
     # The control: by another name it would have been a second run of the submission.
-    assert late.run_config is not None
-    other = replace(late, run_config=replace(late.run_config, name="other"))
+    storage = str(late.storage_place)
+    other = replace(late, run_config=RunConfig(name="other", storage_path=storage))
     assert other.train().name == "other"
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import (
     Experiment,
     Quota,
@@ -124,8 +124,7 @@ def with_resources(plain: Experiment, **changes: Any) -> Experiment:
 )
 def test_memory_and_placement_are_ray_s(tmp_path: Path, written: Any, found: int) -> None:
     asked = experiment(tmp_path, memory=written, placement="strict_spread")
-    scaling = from_experiment(asked).scaling_config
-    assert scaling is not None
+    scaling = GovernedTrainer(asked).scaling
     assert scaling.resources_per_worker == {"CPU": 0.5, "memory": found}
     assert scaling.placement_strategy == "STRICT_SPREAD"
 
@@ -144,11 +143,11 @@ def test_a_run_goes_on_with_another_place_in_the_queue(
     )
     assert told.trains_as(plain)
     # The same holds of what the resumed run compares with its record.
-    assert from_experiment(told).train_loop_config == from_experiment(plain).train_loop_config
-    assert from_experiment(moved).train_loop_config == from_experiment(plain).train_loop_config
+    assert GovernedTrainer(told).loop_config == GovernedTrainer(plain).loop_config
+    assert GovernedTrainer(moved).loop_config == GovernedTrainer(plain).loop_config
 
 
 def test_a_run_with_other_workers_is_another(plain: Experiment) -> None:
     other = with_resources(plain, num_workers=2)
     assert not other.trains_as(plain)
-    assert from_experiment(other).train_loop_config != from_experiment(plain).train_loop_config
+    assert GovernedTrainer(other).loop_config != GovernedTrainer(plain).loop_config

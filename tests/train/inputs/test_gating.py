@@ -25,7 +25,7 @@ from govray.governance.trust.revocation_list import (
     Revocations,
 )
 from govray.governance.verify.verifier import verify
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.gating import Decisions, Gating, decisions, newly_left_out
 from govray.train.inputs.revocation_feed import (
@@ -271,11 +271,11 @@ def test_a_run_goes_on_without_what_ends_and_a_restart_repeats_it(
         here.experiment(governance=governance, max_restarts=1), where="test"
     )
     newer.write_bytes(a_list(signer, "issuer", 2, "weak-one", since=past))
-    trainer = from_experiment(experiment, train_loop_per_worker=loops.ends_in_flight)
+    trainer = GovernedTrainer(experiment, train_loop_per_worker=loops.ends_in_flight)
     trainer = replace(
         trainer,
         train_loop_config={
-            **(trainer.train_loop_config or {}),
+            **trainer.loop_config,
             "lists": (str(newer), str(current)),
             "flag": str(tmp_path / "failed"),
         },

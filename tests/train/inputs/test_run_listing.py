@@ -22,7 +22,7 @@ from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.row_order import RowOrder
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
-from govray.train.inputs.run_listing import experiment_inputs, find_unfinished, inspect
+from govray.train.inputs.run_listing import find_unfinished, inspect
 from govray.train.inputs.run_record import RunRecord
 from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.run_folder.environment_probe import environment_here
@@ -142,18 +142,26 @@ def test_only_an_unfinished_run_of_this_very_experiment_goes_on(
 
 
 def test_inputs_that_changed_are_named(record: RunRecord, here: Deployment, tmp_path: Path) -> None:
-    assert record.experiment is not None
-    files = experiment_inputs(record.experiment)
-    assert run_listing.changed(record, files) == []
+    then = record.experiment
+    assert then is not None
+    assert run_listing.changed(record, then) == []
     policy = here.sign_policy(POLICY.replace("rank: 4", "rank: 8"))
     corpora = shutil.copytree(here.corpora, tmp_path / "corpora")
     shutil.rmtree(corpora / "acme")
     with pytest.raises(Refused, match=f"policy {policy}, credential acme"):
         run_listing.refuse_changes(
-            record, replace(files, policy=policy, corpora=corpora), frozenset()
+            record,
+            then.model_copy(
+                update={
+                    "governance": then.governance.model_copy(update={"policy": str(policy)}),
+                    "data": then.data.model_copy(update={"corpora": str(corpora)}),
+                }
+            ),
+            frozenset(),
         )
+    none = then.governance.model_copy(update={"trust_root": str(tmp_path / "none.json")})
     with pytest.raises(UsageError, match="no trust root"):
-        run_listing.changed(record, replace(files, trust_root=tmp_path / "none.json"))
+        run_listing.changed(record, then.model_copy(update={"governance": none}))
 
 
 def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:

@@ -21,7 +21,7 @@ from govray.engine.model.gpt import GPT
 from govray.errors import GovrayError, Refused
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.integrations import huggingface_trainer
@@ -142,10 +142,9 @@ def trained(here: Deployment, loop: Any, device: torch.device, *, on_cpu: bool) 
 
     value = here.experiment(max_steps=4, resources={"num_workers": 1}, ema={"decay": 0.9})
     trainer = replace(
-        from_experiment(parse_experiment(value, where="test")),
+        GovernedTrainer(parse_experiment(value, where="test")),
         train_loop_per_worker=on_worker,
         train_loop_config={"output": str(here.folder), "on_cpu": on_cpu},
-        experiment=None,
     )
     with pytest.MonkeyPatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
         run_here(patch)

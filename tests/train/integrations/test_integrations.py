@@ -16,6 +16,7 @@ import pytest
 import ray.train
 import torch
 import torch.nn.functional as F
+import yaml
 from ray.train.lightning import RayDDPStrategy
 from safetensors.torch import load_file
 from torch import nn
@@ -85,7 +86,6 @@ def script(diff: list[str], *, side: str, folder: Path) -> dict[str, Any]:
     text = "\n".join(line[1:] for line in diff if line[:1] in ("", " ", side))
     for old, new in (
         ("STEPS = 300", f"STEPS = {STEPS}"),
-        ("max_steps=STEPS, context", "max_steps=STEPS, checkpoint_every=3, context"),
         ("/tmp/trainer", str(folder / "output")),
         ("/data", str(folder)),
         ("/shared", str(folder)),
@@ -118,6 +118,9 @@ def place(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(target)
     (tmp_path / "validation").mkdir()
+    *_, written = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    short = {"max_steps": STEPS, "checkpoint": {"every_steps": 3}}
+    (tmp_path / "governed.yaml").write_text(yaml.safe_dump(yaml.safe_load(written) | short))
     return tmp_path
 
 
@@ -141,12 +144,7 @@ def test_a_hosts_script_ends_with_the_bytes_of_the_plain_loop(
 
     hosted: GovernedTrainer = names["trainer"]
     reference = GovernedTrainer(
-        corpora=hosted.corpora,
-        policy=hosted.policy,
-        trust_root=hosted.trust_root,
-        max_steps=STEPS,
-        context=hosted.context,
-        rows_per_step=hosted.rows_per_step,
+        hosted.experiment,
         train_loop_per_worker=plain,
         train_loop_config=hosted.train_loop_config,
         scaling_config=hosted.scaling_config,

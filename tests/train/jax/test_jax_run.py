@@ -23,7 +23,7 @@ from govray.platform.inference.served_model import load
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
 from govray.train.driver.preparation import Preparation
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
 from govray.train.jax.run_start import FlaxModel
@@ -93,7 +93,7 @@ def test_what_is_torchs_is_refused_by_name(
 ) -> None:
     run_here(monkeypatch)
     with pytest.raises(UsageError, match=rf"{name} is .*over torch alone"):
-        from_experiment(written(here, BY_CLASS, **REFUSED[name])).train()
+        GovernedTrainer(written(here, BY_CLASS, **REFUSED[name])).train()
 
 
 def test_a_policy_that_measures_is_refused_before_data_is_read(
@@ -116,7 +116,7 @@ def test_a_policy_that_measures_is_refused_before_data_is_read(
         value = deployment.experiment() | yaml.safe_load(BY_CLASS)
         value["governance"] |= {"policy": str(deployment.sign_policy(policy))}
         with pytest.raises(kind, match=says):
-            from_experiment(parse_experiment(value, where="jax.yaml")).train()
+            GovernedTrainer(parse_experiment(value, where="jax.yaml")).train()
 
 
 STARTED = """
@@ -143,7 +143,7 @@ def test_a_start_that_changed_since_is_refused(here: Path, monkeypatch: pytest.M
     (here / "start.safetensors").write_bytes(b"some")
     experiment = written(here, BY_CLASS, STARTED, entrypoint="my_loop:Started")
     with pytest.raises(Refused, match="the file changed since the run began"):
-        from_experiment(experiment).train()
+        GovernedTrainer(experiment).train()
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path]
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
         experiment = written(tmp_path_factory.mktemp("flax"), BY_CLASS)
-        return experiment, Path(str(from_experiment(experiment).train(attest=True)))
+        return experiment, Path(str(GovernedTrainer(experiment).train(attest=True)))
 
 
 @pytest.mark.slow
@@ -205,13 +205,13 @@ def test_a_run_resumes_to_the_same_bytes_and_under_no_other_optimizer(
 
     before = set(whole.parent.glob("tiny-*"))
     with pytest.raises(InterruptedError):
-        from_experiment(experiment, on_step=fails).train()
+        GovernedTrainer(experiment, on_step=fails).train()
     [broken] = set(whole.parent.glob("tiny-*")) - before
     with monkeypatch.context() as other:
         other.setattr(flax_loop, "optimizer_of", lambda _: optax.sgd(0.1, momentum=0.9))
         with pytest.raises(GovrayError, match=r"tensor .* is (missing|unknown)"):
-            from_experiment(experiment, resume=broken).train()
-    from_experiment(experiment, resume=broken).train()
+            GovernedTrainer(experiment, resume=broken).train()
+    GovernedTrainer(experiment, resume=broken).train()
     assert files_of(broken) == files_of(whole)
 
 

@@ -12,7 +12,7 @@ import yaml
 from torch import nn
 
 from govray.errors import GovrayError
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.experiment.sections import Optimizer
 from govray.train.inputs.experiment_config import read_experiment
 from govray.train.loop.described_optimizer import check_optimizer, make_optimizer
@@ -67,7 +67,7 @@ def test_a_block_of_the_page_is_an_experiments(block: str, tmp_path: Path) -> No
     file = tmp_path / "experiment.yaml"
     file.write_text(yaml.safe_dump(Deployment(tmp_path).experiment() | yaml.safe_load(block)))
     experiment = read_experiment(file)
-    assert from_experiment(experiment).experiment == experiment
+    assert GovernedTrainer(experiment).experiment == experiment
 
 
 def test_the_first_block_is_the_default() -> None:

@@ -18,7 +18,7 @@ from govray.governance.attestation import model_folder
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
@@ -48,7 +48,7 @@ def train(
     here: Deployment, *, resume: Path | None = None, attest: bool = False, **changes: Any
 ) -> Path:
     experiment = parse_experiment(here.experiment(**CHANGES, **changes), where="here")
-    return Path(str(from_experiment(experiment, resume=resume).train(attest=attest)))
+    return Path(str(GovernedTrainer(experiment, resume=resume).train(attest=attest)))
 
 
 def killed(here: Deployment, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Path:

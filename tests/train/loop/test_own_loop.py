@@ -13,7 +13,7 @@ import yaml
 from govray.errors import UsageError
 from govray.governance.attestation import model_folder
 from govray.storage.place import place
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
@@ -51,7 +51,7 @@ def test_it_gives_the_weights_of_the_builtin_loop_and_resumes_to_them(
     builtin = own.model_copy(update={"entrypoint": "govray.engine.gpt:GPT"})
 
     def weights(experiment: Experiment, **more: Any) -> bytes:
-        found = snapshot.latest(from_experiment(experiment, **more).train())
+        found = snapshot.latest(GovernedTrainer(experiment, **more).train())
         assert found is not None
         return (place(str(found[0])) / model_folder.WEIGHTS).read_bytes()
 
@@ -63,7 +63,7 @@ def test_it_gives_the_weights_of_the_builtin_loop_and_resumes_to_them(
 
     before = set(here.glob("runs/tiny-*"))
     with pytest.raises(InterruptedError):
-        from_experiment(own, on_step=fails).train()
+        GovernedTrainer(own, on_step=fails).train()
     [broken] = set(here.glob("runs/tiny-*")) - before
     assert weights(own, resume=broken) == weights(builtin)
 
@@ -84,6 +84,6 @@ def test_a_mistake_is_one_line_before_workers_start(
     run_here(monkeypatch)
     own = written(here, code, name=f"loop_{abs(hash(code))}")
     with pytest.raises(UsageError, match=message) as caught:
-        from_experiment(own).train()
+        GovernedTrainer(own).train()
     assert str(caught.value).startswith("entrypoint loop_")
     assert not [*here.glob("runs/tiny-*")]

@@ -21,7 +21,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read
 from govray.governance.trust.trust_state import TrustState
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replay_outcome import FILE, FOLDER, ReplayFinding, evidence
 from govray.train.replay.replayed_run import replay
@@ -45,7 +45,7 @@ def replayed(here: None, deployment: Deployment) -> tuple[Path, ReplayFinding]:
         checkpoint={"every_steps": 4},
         resources={"num_workers": 1},
     )
-    folder = from_experiment(parse_experiment(value, where="test")).train()
+    folder = GovernedTrainer(parse_experiment(value, where="test")).train()
     return folder, replay(folder, without="acme")
 
 

@@ -22,7 +22,7 @@ from govray.governance.record.ledger import read_leaves
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import contents, tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs import gating
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import recorded_inputs
@@ -69,7 +69,7 @@ def run(here: None, deployment: Deployment) -> Path:
         checkpoint={"every_steps": 2, "save_trial_latest": 3},
         resources={"num_workers": 1},
     )
-    trainer = from_experiment(parse_experiment(value, where="test"))
+    trainer = GovernedTrainer(parse_experiment(value, where="test"))
     folder = trainer.train()
     write_model(folder, trainer.signer())
     return folder
@@ -270,7 +270,7 @@ def test_a_replay_leaves_out_what_the_run_left_out_and_looks_at_no_clock(
     with monkeypatch.context() as patch:
         patch.setattr(run_terms, "time", clock)
         experiment = parse_experiment(value, where="test")
-        run = Path(from_experiment(experiment, on_step=clock.tell).train())
+        run = Path(GovernedTrainer(experiment, on_step=clock.tell).train())
     leaves = last_branch(read_leaves(commit_folder.load(commits(run)[6]).files["ledger.jsonl"]))
     assert ["weak-one" in leaf.corpora for leaf in leaves] == [True] * 3 + [False] * 3
     assert replay(run).identical

@@ -119,7 +119,9 @@ def test_a_run_tells_its_start_each_commit_and_its_end(
 
 
 def test_commits_that_the_attestor_would_not_find_are_refused_before_a_step(job: Job) -> None:
-    there = replace(job.trainer(), checkpoint_storage="s3://bucket/commits")
+    there = job.trainer()
+    section = there.experiment.checkpoint.model_copy(update={"storage": "s3://bucket/commits"})
+    there = replace(there, experiment=there.experiment.model_copy(update={"checkpoint": section}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "require_reachable", lambda url: None)
         with pytest.raises(UsageError, match="copies a run's folder"):

@@ -12,7 +12,7 @@ from torch import nn
 
 from govray.errors import Refused
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.loop.described_schedule import describe_schedule
@@ -34,22 +34,20 @@ def trainer_of(here: Deployment, lr: float, t_max: int, **more: Any) -> Governed
         checkpoint={"every_steps": TAKEN, "save_trial_latest": 2},
         resources={"num_workers": 1},
     )
-    return from_experiment(parse_experiment(value, where="test"), **more)
+    return GovernedTrainer(parse_experiment(value, where="test"), **more)
 
 
 def cloned(here: Deployment, trainer: GovernedTrainer) -> Path:
     """A clone of a donor's commit in the middle, to go on with another trainer's settings."""
     donor = trainer_of(here, 0.1, STEPS).train()
     run = here.folder / "runs" / "clone"
-    assert trainer.experiment is not None
-    config = dict(trainer.train_loop_config or {})
+    config = dict(trainer.loop_config)
     clone(Path(str(donor)), TAKEN, run, trainer.experiment, config, {})
     return run
 
 
 def rates(trainer: GovernedTrainer, step: int) -> list[float]:
     """What the trainer's own schedule gives at a step."""
-    assert trainer.experiment is not None
     make = describe_schedule(trainer.experiment.schedule)
     assert make is not None
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=trainer.experiment.optimizer.lr)

@@ -23,7 +23,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.train.driver.planned_run import read_pretrained
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import Start
 from govray.train.loop.entrypoint import declared_start
@@ -317,9 +317,9 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
     fresh = experiment(here, **named, hyperparameters={"context": 32, "config": config})
     assert declared_start(fresh) == []
 
-    trainer = from_experiment(value)
+    trainer = GovernedTrainer(value)
     inputs = trainer.preparation.inputs(here.at)
-    found = discover(trainer.train_loop_per_worker, dict(trainer.train_loop_config or {}), {})
+    found = discover(trainer.train_loop_per_worker, dict(trainer.loop_config), {})
     start = read_pretrained(trainer, inputs, found, here.at)
     assert start is not None
     assert start.loaded_by_model
@@ -332,7 +332,7 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
 def test_weights_of_another_model_are_refused_before_any_data_is_read(here: Deployment) -> None:
     path = save(gpt(1), here.folder / "start.safetensors")
     with pytest.raises(UsageError, match=r"another shape: .* and \d+ more"):
-        from_experiment(experiment(here, pretrained=str(path))).train()
+        GovernedTrainer(experiment(here, pretrained=str(path))).train()
 
 
 def test_a_run_from_existing_weights_is_attested_as_one(
@@ -346,7 +346,7 @@ def test_a_run_from_existing_weights_is_attested_as_one(
     path = save(source, tmp_path / "start.safetensors")
     digest = canonical_json.sha256(path.read_bytes())
     tiny_steps = {"lr": 1e-9, "weight_decay": 0.0}  # so the result shows where it began
-    trainer = from_experiment(
+    trainer = GovernedTrainer(
         experiment(
             here,
             pretrained=str(path),

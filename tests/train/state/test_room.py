@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from govray.errors import GovrayError, UsageError
 from govray.train.checkpoint.room import KEPT_FREE
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import committer, garbage_collection
 from govray.train.state.snapshot import folder_name, latest
@@ -102,7 +102,7 @@ def test_a_run_is_refused_before_and_stops_at_a_whole_commit(
     sizes = []
 
     def train(**more: Any) -> Any:
-        return from_experiment(parse_experiment(given, where="test"), **more).train()
+        return GovernedTrainer(parse_experiment(given, where="test"), **more).train()
 
     with monkeypatch.context() as full:
         full.setattr(os, "statvfs", leave(1 << 10))

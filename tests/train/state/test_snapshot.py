@@ -20,10 +20,10 @@ from govray.governance.record.ledger import AnyLeaf, CorpusUse, Ledger
 from govray.governance.record.row_order import RowOrder
 from govray.train.checkpoint import commit_folder
 from govray.train.inputs.order import Order
-from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.state.snapshot import Capture, TrainingState, folder_name
 from govray.train.state.trained_model import TorchModel
+from tests.support.committing import an_experiment
 from tests.support.leaves import DIGEST, leaf, norms
 
 OTHER = "sha256:" + "0e" * 32
@@ -36,6 +36,7 @@ def order(tmp_path: Path) -> Order:
     }
     return Order(
         run_id="run-1",
+        experiment=an_experiment(),
         folder=str(tmp_path),
         prepared="",
         manifest=None,  # type: ignore[arg-type]  # a commit binds its digest alone
@@ -49,7 +50,6 @@ def order(tmp_path: Path) -> Order:
             streams=(),
         ),
         policy_digest=DIGEST,
-        settings=RunSettings(seed=0, clip_norm=None, checkpoint_every=1),
         **fields,
     )
 

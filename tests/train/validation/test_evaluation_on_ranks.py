@@ -14,7 +14,7 @@ from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import RankFailed, Refused
-from govray.train.inputs.order import ValidationTask
+from govray.train.inputs.order import HeldOut
 from govray.train.validation.evaluation import Evaluation, reduced
 from govray.train.worker.planned_batch import row_tensors
 from tests.support.cases import PLAN, POLICY
@@ -25,31 +25,26 @@ from tests.support.solo import run_here
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ValidationTask:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldOut:
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")
     hold_out(here)
-    trainer = judged_trainer(here, {"rows": 37})
-    shared = trainer.share(datetime.now(UTC))
+    shared = judged_trainer(here, {}).share(datetime.now(UTC))
     assert shared.validation is not None
-    assert trainer.validation is not None
     prepared = shared.validation.prepared
-    return ValidationTask(
-        section=trainer.validation, prepared=str(prepared.folder), manifest=prepared.manifest
-    )
+    return HeldOut(prepared=str(prepared.folder), manifest=prepared.manifest)
 
 
 def agreement() -> Agreement:
     return Agreement(Terms(policy_digest=POLICY, plan_digest=PLAN, corpora=("a",)))
 
 
-def measure(
-    task: ValidationTask, fails_on: int = -1, *, autocast: bool = False
-) -> dict[str, float]:
+def measure(data: HeldOut, fails_on: int = -1, *, autocast: bool = False) -> dict[str, float]:
     torch.manual_seed(3)
     model = GPT(2, 32, 32, 257, heads=2)
     evaluation = Evaluation(
-        task,
+        data,
+        37,
         model,
         Adapters(model, {}, seed=0),
         agreement(),
@@ -69,18 +64,18 @@ def measure(
 
 
 def test_every_world_size_measures_the_same(
-    task: ValidationTask, two_ranks: RankPool, four_ranks: RankPool
+    data: HeldOut, two_ranks: RankPool, four_ranks: RankPool
 ) -> None:
-    alone = measure(task)
+    alone = measure(data)
     assert alone["loss"] == pytest.approx(5.6, abs=0.5)  # about log 257: it learnt nothing
     for pool in (two_ranks, four_ranks):
-        first, *others = pool.run(measure, task)
+        first, *others = pool.run(measure, data)
         assert all(each == first for each in others)
         assert first == pytest.approx(alone, rel=1e-6)
 
 
-def test_an_error_on_one_rank_is_raised_on_all(task: ValidationTask, two_ranks: RankPool) -> None:
-    for outcome in two_ranks.outcomes(measure, task, 1):
+def test_an_error_on_one_rank_is_raised_on_all(data: HeldOut, two_ranks: RankPool) -> None:
+    for outcome in two_ranks.outcomes(measure, data, 1):
         assert isinstance(outcome, RankFailed)
         assert "rank 1" in str(outcome)
         assert "a user's bug" in str(outcome)

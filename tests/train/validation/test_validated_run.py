@@ -157,7 +157,8 @@ def test_records_that_are_trained_on_are_refused(
         judged_trainer(here, {}).train()
     assert not list((here.folder / "runs").glob("tiny-*"))
     # A corpus that the plan leaves out is not trained on.
-    replace(judged_trainer(here, {}), exclude=["open-one"]).train()
+    data = {**here.experiment()["data"], "exclude": ["open-one"]}  # type: ignore[dict-item]
+    judged_trainer(here, {}, data=data).train()
     monkeypatch.setattr(preparation, "refuse_overlap", lambda *_: None)
     judged_trainer(here, {}).train()  # the control
 
@@ -182,7 +183,6 @@ def test_what_a_loop_reports_itself_decides(here: Deployment) -> None:
             judged_trainer(here, section | {"early_stopping": {"patience": 2}}),
             train_loop_per_worker=own_loop,
             train_loop_config={"f1": list(values)},
-            experiment=None,
         )
 
     trainer = trainer_of(0.1, 0.7, 0.2, 0.3, 0.9)

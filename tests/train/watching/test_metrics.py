@@ -11,7 +11,7 @@ import torch
 
 from govray.errors import Refused
 from govray.governance.record.ledger import Leaf
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.watching.metrics import DECLARED, RunMetrics
@@ -28,7 +28,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
 
 def train(here: Deployment, **changes: Any) -> Path:
     value = here.experiment(resources={"num_workers": 1}, **changes)
-    run = from_experiment(parse_experiment(value, where="test")).train()
+    run = GovernedTrainer(parse_experiment(value, where="test")).train()
     assert isinstance(run, Path)
     return run
 

@@ -14,7 +14,7 @@ import pytest
 import ray
 import torch.distributed as dist
 
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.loop.experiment_loop import train_loop
@@ -74,9 +74,9 @@ def test_prometheus_finds_every_metric_of_a_run_and_callbacks_hear_every_step(
 ) -> None:
     here = Deployment(tmp_path / "here")
     value = here.experiment(max_steps=6)
-    trainer = from_experiment(parse_experiment(value, where="test"))
+    trainer = GovernedTrainer(parse_experiment(value, where="test"))
     page = tmp_path / "page"
-    config = {**(trainer.train_loop_config or {}), "page": str(page)}
+    config = {**trainer.loop_config, "page": str(page)}
     kept, sizes = Kept(), list[ModelSize]()
     run = replace(
         trainer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
+from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
@@ -25,7 +25,7 @@ def traced(file: Any) -> set[str]:
 
 def trainer_of(here: Deployment, **changes: Any) -> GovernedTrainer:
     value = here.experiment(resources={"num_workers": 1}, **changes)
-    return from_experiment(parse_experiment(value, where="test"))
+    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def test_a_traced_run_ends_with_the_same_weights_and_its_trace(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
+from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted, Told
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 def trainer_of(here: Deployment, **changes: Any) -> GovernedTrainer:
     value = here.experiment(resources={"num_workers": 1}, **changes)
-    return from_experiment(parse_experiment(value, where="test"))
+    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def events_of(folder: Any) -> list[Event]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import read_experiment
+from govray.train.watching.chosen_callbacks import chosen_callbacks
 from govray.train.watching.metrics import DECLARED
 from govray.train.watching.run_callback import RunCallback
 from tests.support.page_commands import part
@@ -34,15 +35,16 @@ def test_each_block_is_part_of_an_experiment_file(
     file = tmp_path / "train.yaml"
     file.write_text(f"{JOB}\n{block}")
     experiment = read_experiment(file)
-    trainer = from_experiment(experiment)
+    callbacks = chosen_callbacks(experiment)
     given: dict[str, Any] = {
-        "profiling": bool(trainer.profiling),
-        "tensorboard": len(trainer.callbacks) == 1,
-        "tracking": len(trainer.callbacks) == 2,
+        "profiling": bool(experiment.profiling),
+        "tensorboard": len(callbacks) == 1,
+        "tracking": len(callbacks) == 2,
     }
     assert given[field]
     # What is only looked at is no part of what must be equal where a run resumes.
-    assert trainer.train_loop_config == from_experiment(plain(tmp_path)).train_loop_config
+    other = GovernedTrainer(plain(tmp_path))
+    assert GovernedTrainer(experiment).loop_config == other.loop_config
     assert experiment.trains_as(plain(tmp_path))
 
 

@@ -12,7 +12,7 @@ import govray
 from govray.engine.gpt import loss  # noqa: F401  the entrypoint's
 from govray.errors import UsageError
 from govray.train.attest.audited_model import load_model
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.loop.entrypoint import load_entrypoint
 from tests.support.deployment import Deployment
@@ -47,7 +47,7 @@ def test_records_of_a_row_are_kept_apart_by_the_attested_model(
     run_here(monkeypatch)
     weights = {}
     for attention in ("row", "record"):
-        run = from_experiment(experiment(deployment, attention)).train(attest=True)
+        run = GovernedTrainer(experiment(deployment, attention)).train(attest=True)
         govray.verify(run / "model", trust_root=deployment.root)
         config = json.loads((run / "model" / "govray.json").read_bytes())
         assert config["hyperparameters"].get("separator") == (

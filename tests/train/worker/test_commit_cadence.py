@@ -18,16 +18,16 @@ from govray.engine.model.gpt import loss
 from govray.errors import Stopped, UsageError
 from govray.governance.record.batch_plan import BatchPlan
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.gating import UNDECIDED
-from govray.train.inputs.run_settings import RunSettings
 from govray.train.replay.replayed_run import commits, replay
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.requests import Requests
 from govray.train.run_folder.run_lock import begin_attempt
 from govray.train.worker import run as worker
 from govray.tune.search_config import parse_search
+from tests.support.committing import an_experiment
 from tests.support.deployment import Deployment
 from tests.support.held_out import hold_out
 from tests.support.ranks import Hung, RankPool
@@ -112,9 +112,9 @@ def final(run: Path) -> dict[str, str]:
 def test_whatever_the_cadence_the_numbers_are_the_same(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_steps = from_experiment(experiment(here, {"every_steps": 3})).train()
+    by_steps = GovernedTrainer(experiment(here, {"every_steps": 3})).train()
     paced(monkeypatch, 40)
-    by_clock = from_experiment(experiment(here, {"every_minutes": 1})).train()
+    by_clock = GovernedTrainer(experiment(here, {"every_minutes": 1})).train()
     assert sorted(commits(by_steps)) == [3, 6]
     assert sorted(commits(by_clock)) == [2, 4, 6]
     assert final(by_clock) == final(by_steps)
@@ -124,19 +124,19 @@ def test_a_run_by_the_clock_that_was_stopped_ends_with_the_same_bytes_and_replay
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = experiment(here, {"every_minutes": 1})
-    whole = from_experiment(file).train()
+    whole = GovernedTrainer(file).train()
     paced(monkeypatch, 40)
 
     def at_one(step: int, metrics: Any) -> None:
         if step == 1:
             stop_request.request(run, "a test")
 
-    stopped = from_experiment(file, on_step=at_one)
-    run = Path(stopped.run_config.storage_path) / stopped.run_config.name
+    stopped = GovernedTrainer(file, on_step=at_one)
+    run = Path(str(stopped.storage_place)) / stopped.run_id
     with pytest.raises(Stopped):
         stopped.train()
     assert sorted(commits(run)) == [2, 3]
-    from_experiment(file, resume=run).train(attest=True)
+    GovernedTrainer(file, resume=run).train(attest=True)
     assert sorted(commits(run)) == [2, 3, 5, 6]  # a minute from where it went on
     assert final(run) == final(whole)
     assert govray.verify(run / "model", trust_root=here.root)
@@ -154,7 +154,7 @@ def test_by_validations_each_commit_has_its_metric(
         ({"every_minutes": 1}, [2, 4, 6]),  # due after steps 2 and 5: the second one waits
     ):
         paced(monkeypatch, 40)
-        run = from_experiment(experiment(here, checkpoint, validation=judged)).train()
+        run = GovernedTrainer(experiment(here, checkpoint, validation=judged)).train()
         assert sorted(commits(run)) == due
 
 
@@ -204,8 +204,8 @@ def on_ranks(folder: Path, own: bool) -> list[int]:
         clock = gated.told(patch)
         patch.setattr(gated, "Rows", lambda made, folder: _Half(folder, made))
         paced(patch, 40)
-        settings = RunSettings(seed=0, checkpoint_every=None, checkpoint_minutes=1)
-        run, _ = gated.start(folder, settings=settings, expiries=gated.LATER)
+        by_clock = an_experiment(checkpoint={"every_minutes": 1})
+        run, _ = gated.start(folder, experiment=by_clock, expiries=gated.LATER)
         begun: list[int] = []
         begin = run._commits.begin
         patch.setattr(

@@ -13,7 +13,7 @@ from torch import Tensor
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
@@ -74,7 +74,7 @@ def weights(
         "rows_per_step": {"everything": 2, "upper_half": 1, "removable": 2},
         "exclude": ["weak-one", *leave_out],
     }
-    run = from_experiment(parse_experiment(value, where="test")).train()
+    run = GovernedTrainer(parse_experiment(value, where="test")).train()
     found = snapshot.latest(run)
     assert found is not None
     return tensors_of(commit_folder.open_commit(found[0]), model_folder.WEIGHTS)

@@ -13,7 +13,7 @@ import ray.train
 
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
@@ -44,7 +44,7 @@ def test_a_script_gets_its_planned_rows_and_the_run_ends_with_the_same_bytes(
     if reader:
         config |= {"run": str(run), "flag": str(tmp_path / "died"), "fail_at": 7}
     replace(
-        from_experiment(parse_experiment(experiment, where="test")),
+        GovernedTrainer(parse_experiment(experiment, where="test")),
         train_loop_per_worker=loops.reads_its_shards,
         train_loop_config=config,
         run_config=ray.train.RunConfig(name=run.name, storage_path=str(run.parent)),

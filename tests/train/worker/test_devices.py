@@ -20,7 +20,7 @@ from govray.errors import GovrayError, Refused
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.optimizer_state import restore_optimizer
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.loop import experiment_loop
@@ -67,7 +67,7 @@ def trained(
         **more,
     )
     trainer = replace(
-        from_experiment(parse_experiment(value, where="test")),
+        GovernedTrainer(parse_experiment(value, where="test")),
         train_loop_per_worker=loop,
         resume=resume,
     )

@@ -30,7 +30,6 @@ from govray.train.checkpoint import commit_folder
 from govray.train.inputs.gating import GATES, UNDECIDED, Decisions, decisions, resumed
 from govray.train.inputs.order import Assignment, Order
 from govray.train.inputs.revocation_feed import credential_name
-from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import begin_attempt
 from govray.train.state.snapshot import latest
@@ -39,6 +38,7 @@ from govray.train.worker import run_start, run_terms
 from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run
 from tests.support import fake_device
+from tests.support.committing import an_experiment
 from tests.support.manifests import corpus, make_manifest
 from tests.support.ranks import RankPool
 
@@ -154,7 +154,7 @@ def start(
             credential_name("two"): START + timedelta(seconds=GATED_AT),
             "policy p": START + timedelta(days=9),
         },
-        "settings": RunSettings(seed=0, clip_norm=None, checkpoint_every=COMMITTED),
+        "experiment": an_experiment(checkpoint={"every_steps": COMMITTED}),
         "on_expiry": "gate",
     }
     order = Order(**fields | changes)

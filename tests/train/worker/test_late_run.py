@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from govray.engine.step import GovernedStep, build_step
 from govray.errors import RankFailed
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder.ledger_wal import recorded_leaves, recorded_steps
 from govray.train.state.snapshot import latest
@@ -46,7 +46,7 @@ def trainer_of(here: Deployment, **fields: Any) -> GovernedTrainer:
         ema={"decay": 0.9},
         profiling={"steps": "1:3"},
     )
-    return replace(from_experiment(parse_experiment(value, where="test")), **fields)
+    return replace(GovernedTrainer(parse_experiment(value, where="test")), **fields)
 
 
 def committed(run: Path) -> tuple[int, dict[str, bytes]]:

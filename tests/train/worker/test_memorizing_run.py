@@ -26,7 +26,7 @@ from govray.governance.record.e_process import least_odds
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
@@ -94,7 +94,7 @@ def trainer_of(here: Deployment, *, workers: int = 1) -> GovernedTrainer:
     )
     quotas = {"everything": 2, "upper_half": 12, "removable": 1}
     value["data"] |= {"reserve": 0.4, "epochs": 400, "rows_per_step": quotas}  # type: ignore[operator]
-    return from_experiment(parse_experiment(value, where="test"))
+    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def attested(here: Deployment) -> tuple[Path, VerifiedModel]:

@@ -18,7 +18,7 @@ from govray.governance.record.entropy_profile import EntropyProfile, Measure, Si
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
@@ -147,7 +147,7 @@ def trainer_of(here: Deployment, *, kept: int = 1, **changes: Any) -> GovernedTr
         resources={"num_workers": 1},
     )
     value["data"] |= {"reserve": 0.5}  # type: ignore[operator]
-    return from_experiment(parse_experiment(value, where="test"))
+    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def attested(here: Deployment, trainer: GovernedTrainer) -> tuple[Path, VerifiedModel]:

@@ -12,7 +12,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder.ledger_wal import recorded_leaves
@@ -45,7 +45,7 @@ def trainer_of(here: Deployment) -> GovernedTrainer:
         checkpoint={"every_steps": 3, "save_trial_latest": 4},
         resources={"num_workers": 1},
     )
-    return from_experiment(parse_experiment(value, where="test"))
+    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def attested(here: Deployment, trainer: GovernedTrainer) -> tuple[Path, VerifiedModel]:

@@ -18,7 +18,7 @@ from govray.governance.attestation import model_folder
 from govray.train.attest.audited_model import load_model
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
@@ -42,7 +42,7 @@ def trained(
         max_steps=6, checkpoint={"every_steps": 4}, resources={"num_workers": 1}, **changes
     )
     value["data"] = dict(value["data"], exclude=without)
-    return from_experiment(parse_experiment(value, where="test")).train(attest=attest)
+    return GovernedTrainer(parse_experiment(value, where="test")).train(attest=attest)
 
 
 def committed(run: Path) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
 from govray.governance.policy.credential import Period
 from govray.train.attest.memorization_audit import audit
 from govray.train.driver.preparation import NOT_BY_TEMPLATE
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import LICENCES, POLICY, Deployment
 from tests.support.solo import run_here
@@ -99,7 +99,7 @@ class Rows(Deployment):
     def trainer(self, **changes: Any) -> Any:
         value = self.experiment(max_steps=8, resources={"num_workers": 1}) | MODELS[self.kind]
         data = {**value["data"], "rows": self.kind} | changes.pop("data", {})
-        return from_experiment(parse_experiment(value | {"data": data} | changes, where="test"))
+        return GovernedTrainer(parse_experiment(value | {"data": data} | changes, where="test"))
 
 
 @pytest.fixture(params=["chat", "images"])

@@ -22,8 +22,8 @@ from govray.governance.formats import canonical_json
 from govray.train.checkpoint import sharded_init
 from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.pretrained_start import Start
-from govray.train.inputs.run_settings import RunSettings
 from govray.train.worker.shard_model import shard
+from tests.support.committing import an_experiment
 from tests.support.flipped import flip
 from tests.support.ranks import RankPool
 
@@ -36,10 +36,14 @@ def gpt() -> nn.Module:
 def assigned(
     precision: Precision = "fp32", start: Start | None = None, replicate: int = 1
 ) -> Iterator[Assignment]:
-    order: Any = SimpleNamespace(
-        settings=RunSettings(aggregator="fsdp2", precision=precision, replicate=replicate),
-        start=start,
+    sharding = {"replicate": replicate} if replicate > 1 else None
+    experiment = an_experiment(
+        aggregator="fsdp2",
+        precision=precision,
+        sharding=sharding,
+        resources={"num_workers": 2 * replicate},
     )
+    order: Any = SimpleNamespace(experiment=experiment, settings=experiment.settings, start=start)
     assignment = Assignment(
         order=order, shard=SimpleNamespace(checkpoint=None), on_step=lambda step, metrics: None
     )
