@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from govray.engine.model import gpt
 from govray.storage.place import place
 from govray.train.inputs.order import Assignment, current
-from govray.train.run_folder import stop_request
+from govray.train.run_folder.requests import STOP
 
 GPT = gpt.GPT
 MARK = 5
@@ -28,7 +28,7 @@ def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         assignment = current.get()
         assert isinstance(assignment, Assignment)
         deadline = time.monotonic() + 240
-        while not stop_request.requested(place(assignment.order.folder)):
+        while not STOP.made(place(assignment.order.folder)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
     return gpt.loss(model, batch)

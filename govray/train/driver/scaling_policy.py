@@ -10,7 +10,7 @@ policy does, and `Elastic` changes:
 * It reads a view of the cluster that is up to 20 s old and may still list a lost node. `Elastic`
   has the view refreshed.
 * It ends healthy workers to start more and loses their work since the latest commit. `Elastic` asks
-  them to commit first (`govray.train.run_folder.resize_request`).
+  them to commit first (`govray.train.run_folder.requests`).
 * It gives every CPU to workers, so tasks that read data wait for ever. `Elastic` leaves room for
   one such task, unless that would go below the minimum.
 * It knows nothing of log policies. `Elastic` counts on no node that one has excluded.
@@ -58,9 +58,9 @@ from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, 
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.train.driver.ray_cluster import begun_here, nodes_alive
-from govray.train.run_folder import events, resize_request
+from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
-from govray.train.run_folder.requests import STORE_S
+from govray.train.run_folder.requests import COMMITTED, RESIZE, STORE_S
 
 PATIENCE_S = 30.0
 """Seconds to wait for the cluster to notice that a node is gone, before trying all the same."""
@@ -142,7 +142,7 @@ class Elastic(ElasticScalingPolicy):
         if _job_ended():
             return NoopDecision()
         self._wanted = None
-        resize_request.clear(self._run_folder)
+        self._clear_request()
         self._look_for_limit()
         if self._ran:
             self._ran, self._excluded = False, events.excluded_nodes(self._run_folder)
@@ -162,9 +162,9 @@ class Elastic(ElasticScalingPolicy):
         self._look_for_limit()
         if self._wanted is not None:
             self._maybe_send_resource_request()
-            if not resize_request.answered(self._run_folder):
+            if not COMMITTED.made(self._run_folder):
                 return NoopDecision()
-            resize_request.clear(self._run_folder)
+            self._clear_request()
             wanted, self._wanted = self._wanted, None
             # The limit may have changed while they committed.
             return self._get_resize_decision(min(wanted.num_workers, self._most()))
@@ -185,8 +185,12 @@ class Elastic(ElasticScalingPolicy):
                 at=now(), before=worker_group_state.num_workers, after=decision.num_workers
             ),
         )
-        resize_request.ask(self._run_folder)
+        RESIZE.make(self._run_folder)
         return NoopDecision()
+
+    def _clear_request(self) -> None:
+        for each in (RESIZE, COMMITTED):
+            each.clear(self._run_folder)
 
     def _look_for_limit(self) -> None:
         """Look how many workers the queue allows. If it changed, ask Ray for as many at once.

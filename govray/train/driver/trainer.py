@@ -40,9 +40,10 @@ from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Order
 from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.shared_inputs import Shared
-from govray.train.run_folder import events, stop_request
+from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.register_posts import flag_told
+from govray.train.run_folder.requests import STOP
 from govray.train.run_folder.run_lock import Driven, hold
 from govray.train.state.garbage_collection import pin_start
 from govray.train.state.snapshot import latest
@@ -126,7 +127,7 @@ class GovernedTrainer(RunRequest):
                     for each in (start.folder, *kept):
                         pin_start(Path(each), f"{order.run_id} starts from it")
             add_metadata(run_metadata(order.run_id, self.experiment.name, order.policy_digest))
-            stop_request.clear(folder)
+            STOP.clear(folder)
             if told:
                 told.start(self._run_started(order, plan.config))
             if not record.finished:
@@ -137,7 +138,7 @@ class GovernedTrainer(RunRequest):
                 early = done if done < order.stop else None
                 record.end(folder, instant(), ended=early)
                 events.append(folder, events.Finished(at=now(), step=done))
-            stop_request.clear(folder)
+            STOP.clear(folder)
             if run.signer:
                 write_model(folder, run.signer)
                 events.append(folder, events.Attested(at=now()))

@@ -28,7 +28,8 @@ from govray.train.inputs.experiment_config import APART, Experiment
 from govray.train.inputs.needed_extras import require_extras
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.verified_inputs import read
-from govray.train.run_folder import events, stop_request
+from govray.train.run_folder import events
+from govray.train.run_folder.requests import STOP
 from govray.train.run_folder.run_lock import driving
 from govray.train.run_folder.source_code import code_digest, source_of
 
@@ -192,7 +193,7 @@ def listed(folder: Place, record: RunRecord, log: LogSummary) -> ListedRun:
 
 def _state(folder: Place, record: RunRecord, log: LogSummary) -> tuple[State, str | None]:
     if driving(folder):
-        return ("stopping" if stop_request.requested(folder) else "running"), None
+        return ("stopping" if STOP.made(folder) else "running"), None
     if (folder / MODEL).is_dir():
         return "attested", None
     if record.finished:

@@ -1,8 +1,7 @@
 """Ask a run to stop: finish the step, commit, and end.
 
-A request is a file ``stop`` in the run's folder. Rank 0 looks for it before each step and says so
-in the step's agreement. So all ranks stop after the same step. Signals to the driver and ``govray
-runs stop`` make the same file. A driver that takes the run removes it.
+Signals to the driver and ``govray runs stop`` make the same request
+(`govray.train.run_folder.requests`). A driver that takes the run removes it.
 
 A second signal ends the driver by the usual `KeyboardInterrupt`. So does a run's own patience
 (`Patience`), which is for jobs that give way: nobody is there to send another.
@@ -17,12 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from govray.storage.atomic_file import write_whole
 from govray.storage.place import Place
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
-
-REQUEST = "stop"
+from govray.train.run_folder.requests import STOP
 
 
 class Patience:
@@ -47,21 +44,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def request(run_folder: Place, by: str) -> None:
     """Ask the run to stop after its current step. Asking twice is asking once."""
-    try:
-        write_whole(run_folder / REQUEST, b"", replace=False)
-    except FileExistsError:
-        return
-    events.append(run_folder, events.StopRequested(at=now(), by=by))
-
-
-def requested(run_folder: Place) -> bool:
-    """Whether the run was asked to stop."""
-    return (run_folder / REQUEST).exists()
-
-
-def clear(run_folder: Place) -> None:
-    """Remove a request: the run goes on."""
-    (run_folder / REQUEST).unlink(missing_ok=True)
+    if STOP.make(run_folder):
+        events.append(run_folder, events.StopRequested(at=now(), by=by))
 
 
 @contextmanager

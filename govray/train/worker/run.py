@@ -35,7 +35,7 @@ from govray.train.experiment.sections import GROUP, Validation
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
 from govray.train.inputs.revocation_feed import RevocationFeed
-from govray.train.run_folder import resize_request
+from govray.train.run_folder import requests
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly
 from govray.train.run_folder.figures import Figure
@@ -446,8 +446,8 @@ class Run:
             raise StopRun(done)
         if pause:
             if self._rank == 0:
-                resize_request.answer(self._folder)
-            resize_request.wait()
+                requests.answer(self._folder)
+            time.sleep(requests.WAIT_S)  # a worker that is not ended goes on with the run
 
     def _reduced(
         self,

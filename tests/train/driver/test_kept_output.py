@@ -21,8 +21,9 @@ from govray.train.driver.trainer import GovernedTrainer
 from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.run_folder import event_rows, events, run_lock, stop_request
+from govray.train.run_folder import event_rows, events, run_lock
 from govray.train.run_folder.clock import now
+from govray.train.run_folder.requests import STOP
 from tests.support.committing import an_experiment
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
@@ -44,10 +45,10 @@ def test_each_policy_follows_once_from_a_log(
     assert look is not None
     for line in ("fine", "loss NaN", "loss NaN"):
         look(line)
-    assert not stop_request.requested(tmp_path)
+    assert not STOP.made(tmp_path)
     look("out of memory")
     look("out of memory")
-    assert stop_request.requested(tmp_path)
+    assert STOP.made(tmp_path)
     found = [each for each in events.read(tmp_path) if isinstance(each, events.LogMatched)]
     assert [(each.pattern, each.action) for each in found] == [("NaN", "flag"), ("memory", "stop")]
     decided = event_rows.decisions(events.read(tmp_path))

@@ -21,7 +21,8 @@ from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
-from govray.train.run_folder import events, run_lock, stop_request
+from govray.train.run_folder import events, run_lock
+from govray.train.run_folder.requests import STOP
 from govray.train.state import snapshot
 from tests.support.deployment import POLICY, Deployment
 from tests.support.solo import run_here
@@ -78,7 +79,7 @@ def test_a_stopped_run_has_committed_and_ends_with_the_same_bytes(here: Deployme
     assert run_listing.inspect(run).state == "stopped"
     resumed = trainer_of(here, resume=run).train()
     assert resumed == run
-    assert not stop_request.requested(run)
+    assert not STOP.made(run)
     assert run_listing.inspect(run).state == "finished"
     undisturbed = trainer_of(here, name="other").train()
     assert outcome(run) == outcome(undisturbed)

@@ -23,8 +23,9 @@ from govray.train.driver import scaling_policy
 from govray.train.driver.ray_cluster import START_TIMEOUT_S
 from govray.train.driver.scaling_policy import PATIENCE_S, Elastic, workers_beside_a_reader
 from govray.train.experiment.resources import Resources
-from govray.train.run_folder import events, resize_request
+from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
+from govray.train.run_folder.requests import COMMITTED, RESIZE, answer
 from tests.support.page_commands import part
 from tests.support.tree import ROOT
 
@@ -120,28 +121,28 @@ def test_healthy_workers_are_exchanged_once_they_have_committed(
     def decide() -> object:
         return policy.make_decision_for_running_worker_group(running, None)
 
-    assert not resize_request.asked(tmp_path)
+    assert not RESIZE.made(tmp_path)
     assert isinstance(decide(), NoopDecision)
-    assert resize_request.asked(tmp_path)
+    assert RESIZE.made(tmp_path)
     [wanted] = events.read(tmp_path)
     assert isinstance(wanted, events.ResizeWanted)
     assert (wanted.before, wanted.after) == (1, 3)
     assert isinstance(decide(), NoopDecision)  # no answer yet
     assert len(events.read(tmp_path)) == 1
-    resize_request.answer(tmp_path)
-    assert not resize_request.asked(tmp_path)
+    answer(tmp_path)
+    assert not RESIZE.made(tmp_path)
     decision = decide()
     assert isinstance(decision, ResizeDecision)
     assert decision.num_workers == 3
-    assert not resize_request.answered(tmp_path)
+    assert not COMMITTED.made(tmp_path)
     # A group that fails while its commit is awaited is started as always, and not asked again.
     assert isinstance(decide(), NoopDecision)
     monkeypatch.setattr(scaling_policy, "nodes_alive", list)
     assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
-    assert not resize_request.asked(tmp_path)
+    assert not RESIZE.made(tmp_path)
     policy.room = 1
     assert isinstance(decide(), NoopDecision)
-    assert not resize_request.asked(tmp_path)
+    assert not RESIZE.made(tmp_path)
 
 
 class OnTwoNodes(Elastic):
@@ -179,7 +180,7 @@ def test_only_the_next_attempt_counts_on_no_excluded_node(
     running = SimpleNamespace(num_workers=3, start_time=0.0)
     decision = policy.make_decision_for_running_worker_group(running, None)
     assert isinstance(decision, NoopDecision)
-    assert not resize_request.asked(tmp_path)
+    assert not RESIZE.made(tmp_path)
     assert started() == 1
 
 

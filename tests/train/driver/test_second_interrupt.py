@@ -14,6 +14,7 @@ import pytest
 from govray.errors import Refused, Stopped
 from govray.train.driver import attempts
 from govray.train.run_folder import events, run_lock, stop_request
+from govray.train.run_folder.requests import STOP
 from govray.train.run_folder.stop_request import Patience
 from govray.tune import search
 
@@ -31,7 +32,7 @@ class Training:
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
         asked = threading.Event()
-        while not stop_request.requested(self._folder):
+        while not STOP.made(self._folder):
             asked.wait(0.01)
         if self._signals == 1:
             return "stopped after its step"

@@ -18,7 +18,8 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
 from govray.train.driver import scaling_policy
 from govray.train.driver.scaling_policy import Elastic, WorkerLimit
-from govray.train.run_folder import events, resize_request
+from govray.train.run_folder import events
+from govray.train.run_folder.requests import RESIZE, answer
 
 
 class Policy(Elastic):
@@ -95,20 +96,20 @@ def test_workers_commit_fewer_start_and_then_the_queue_is_answered(run: Run) -> 
     assert run.decided(4) is None
     cap = run.limit(2)
     assert run.decided(4) is None
-    assert resize_request.asked(run.folder)
+    assert RESIZE.made(run.folder)
     assert run.answer is None
-    resize_request.answer(run.folder)
+    answer(run.folder)
     assert run.decided(4) == 2
     assert run.answer is None  # they have committed, and still hold what they have
     assert run.decided(2) is None
     assert (run.answer, run.policy.asked) == (cap, 2)
-    assert not resize_request.asked(run.folder)
+    assert not RESIZE.made(run.folder)
     # Lifted, it grows as it does where a node comes.
     lifted = run.limit(4)
     assert run.decided(2) is None
-    assert resize_request.asked(run.folder)
+    assert RESIZE.made(run.folder)
     assert run.answer == lifted
-    resize_request.answer(run.folder)
+    answer(run.folder)
     assert run.decided(2) == 4
     said = [each.text for each in events.read(run.folder)]
     assert said == [

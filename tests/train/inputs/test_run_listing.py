@@ -26,6 +26,7 @@ from govray.train.inputs.run_listing import find_unfinished, inspect
 from govray.train.inputs.run_record import RunRecord
 from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.requests import STOP
 from tests.support.deployment import POLICY, Deployment
 from tests.support.leaves import DIGEST
 from tests.support.tree import ROOT
@@ -108,7 +109,7 @@ def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
     assert (stopped.state, stopped.step, stopped.loss) == ("stopped", 7, 2.5)
     assert (stopped.world_size, stopped.attempts, stopped.max_steps) == (2, 1, 12)
     with run_lock.hold(run):
-        stop_request.clear(run)
+        STOP.clear(run)
     assert inspect(run).state == "interrupted"
     events.append(run, FAILED)
     failed = inspect(run)
@@ -176,7 +177,7 @@ def test_a_run_that_nobody_drives_is_not_stopped(
     code, said = say(capsys, verb, str(run))
     assert code == 2
     assert "nobody drives it" in said["error"]["what"]
-    assert not stop_request.requested(run)
+    assert not STOP.made(run)
 
 
 def test_the_page_about_faults_names_verbs_and_settings_that_exist(
