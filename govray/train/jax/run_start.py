@@ -1,6 +1,6 @@
 """`govern` for JAX: from a Flax model and an Optax optimizer to one worker's part of a run.
 
-Every collaborator of a `Run` is made here, in the same order on all ranks, as
+What a `Run` has of its framework is made here, in the same order on all ranks, as
 `govray.train.worker.run_start` does for torch.
 """
 
@@ -32,26 +32,17 @@ from govray.errors import Malformed, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.policy.route import ADAPTER
-from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.checkpoint.tensor_shards import HeldPart
-from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, current
-from govray.train.run_folder.run_lock import Fence
-from govray.train.state.committer import Commits
 from govray.train.state.pretrained import check_unchanged
 from govray.train.state.snapshot import TrainingState
 from govray.train.state.trained_model import OPTAX, OPTIMIZER, OPTIMIZER_VALUES
-from govray.train.watching.metrics import RunMetrics
-from govray.train.watching.profiler import StepProfiler
-from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run
 from govray.train.worker.run_start import Discovered
 from govray.train.worker.run_terms import (
-    NOTHING_YET,
     alternatives,
-    best_so_far,
     follow_revocations,
     require_groups,
     terms_of,
@@ -116,30 +107,14 @@ def _start_run(
     if order.start and not rows.checkpoint:
         check_unchanged(order.start)  # an entrypoint's own, which each process has read
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
-    fence = Fence(place(order.folder), order.driver, rows.attempt)
-    read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
     return Run(
         # Rows come as tensors of the CPU, wherever JAX puts them.
         replace(assignment, device=_CPU),
         _RunStep(step, Agreement(terms, timeout=patience)),
-        gating=Gating(
-            order.on_expiry,
-            order.expiries,
-            read,
-            rows.decisions,
-            None,
-            order.fallbacks,
-            order.phased,
-        ),
-        commits=Commits(state, order, rows.start_step, fence),
-        watch=None,
-        recorder=Recorder(fence, leaves, len(rows.decisions.starts) - 1, writes=first),
+        state=state,
+        leaves=leaves,
+        sized=_parameter_shapes(step.framework.parameters()),
         feed=feed,
-        schedule=None,
-        average=None,
-        metrics=RunMetrics(order, _parameter_shapes(step.framework.parameters()), writes=first),
-        best=best_so_far(rows.checkpoint) if order.experiment.validation else NOTHING_YET,
-        profiler=StepProfiler(range(0), place(order.folder)),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import ray.train
 import torch.distributed as dist
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from govray.data.prepared.ray_failures import lost_by_ray
@@ -26,7 +27,8 @@ from govray.engine.steps.expiry import NoLongerValid
 from govray.engine.steps.step_result import StepResult
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.governance.record.entropy_profile import MonitorDecision
-from govray.governance.record.ledger import GradientNorms, Leaf
+from govray.governance.record.incidents import Incidents
+from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
 from govray.storage.bucket import StoreFailed
 from govray.storage.place import place
 from govray.train.checkpoint.commit_folder import Folder
@@ -41,10 +43,11 @@ from govray.train.run_folder.events import EndedEarly
 from govray.train.run_folder.figures import Figure
 from govray.train.run_folder.loop_metrics import number
 from govray.train.run_folder.requests import Requests
+from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
+from govray.train.state.snapshot import TrainingState
 from govray.train.state.weight_average import WeightAverage
-from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation, Reduction, reduced
 from govray.train.watching.metrics import RunMetrics, scalars, stream_labels
 from govray.train.watching.profiler import StepProfiler
@@ -52,7 +55,7 @@ from govray.train.worker.memorization_watch import MemorizationWatch, Seen
 from govray.train.worker.planned_batch import batches_on
 from govray.train.worker.planned_shard import PlannedRows
 from govray.train.worker.recorder import Recorder, gradient_norms, step_leaf
-from govray.train.worker.run_terms import NOTHING_YET
+from govray.train.worker.run_terms import NOTHING_YET, best_so_far
 
 REPORT_EVERY = 25
 """Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
@@ -115,17 +118,15 @@ class Run:
     Args:
         assignment: The order, this rank's rows, and who is told of each step.
         step_function: Does a step, on all ranks together.
-        gating: What the run leaves out.
-        commits: Writes the state.
-        watch: The monitor, if the policy has one.
-        recorder: Keeps the record, on rank 0.
+        state: What is committed.
+        leaves: The ledger so far.
+        sized: A module whose parameters have the model's names and sizes.
+        told: What the monitor has decided so far, if the policy has one.
+        watch: The monitor itself.
         feed: The revocation lists, on rank 0 of a run that follows them.
         schedule: Of the learning rate; stepped after each step.
         average: Of the weights, if the run keeps one; updated after each step.
-        metrics: What Ray's metrics agents are told.
         evaluation: The validation data, if there are any.
-        best: What is known of the metric that the run is judged by.
-        profiler: Traces some steps.
     """
 
     def __init__(
@@ -133,42 +134,47 @@ class Run:
         assignment: Assignment,
         step_function: StepFunction,
         *,
-        gating: Gating,
-        commits: Commits,
-        watch: MemorizationWatch | None,
-        recorder: Recorder,
+        state: TrainingState,
+        leaves: Sequence[AnyLeaf],
+        sized: nn.Module,
         feed: RevocationFeed | None,
-        schedule: LRScheduler | None,
-        average: WeightAverage | None,
-        metrics: RunMetrics,
+        told: Incidents | None = None,
+        watch: MemorizationWatch | None = None,
+        schedule: LRScheduler | None = None,
+        average: WeightAverage | None = None,
         evaluation: Evaluation | None = None,
-        best: BestSoFar = NOTHING_YET,
-        profiler: StepProfiler,
     ) -> None:
-        self.order = assignment.order
+        order, rows = assignment.order, assignment.shard
+        self.order = order
         self.step_function = step_function
-        self._rows: PlannedRows = assignment.shard
+        self._rows: PlannedRows = rows
         self._on_step = assignment.on_step
         self._on_report = assignment.on_report
-        self._labels = stream_labels(assignment.order.plan) if assignment.on_report else {}
+        self._labels = stream_labels(order.plan) if assignment.on_report else {}
         self._device = assignment.device
-        self._folder = place(assignment.order.folder)
+        self._folder = place(order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
-        self._requests = Requests(
-            self._folder, assignment.order.experiment.checkpoint.every_minutes
+        first = self._rank == 0
+        self._requests = Requests(self._folder, order.experiment.checkpoint.every_minutes)
+        decided = rows.decisions
+        read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
+        self._gating = Gating(
+            order.on_expiry, order.expiries, read, decided, told, order.fallbacks, order.phased
         )
-        self._gating = gating
-        self._commits = commits
+        fence = Fence(self._folder, order.driver, rows.attempt)
+        self._commits = Commits(state, order, rows.start_step, fence)
         self._watch = watch
-        self._recorder = recorder
+        self._recorder = Recorder(fence, leaves, len(decided.starts) - 1, writes=first)
         self._feed = feed
         self._schedule = schedule
         self._average = average
-        self._run_metrics = metrics
+        self._run_metrics = RunMetrics(order, sized, writes=first)
         self._evaluation = evaluation
-        self._best = best
+        judged = order.experiment.validation is not None
+        self._best = best_so_far(rows.checkpoint) if judged else NOTHING_YET
         self._measured: Mapping[str, float] = {}  # of the validation data, when last measured
-        self._profiler = profiler
+        profiled = order.experiment.profiled if first else range(0)
+        self._profiler = StepProfiler(profiled, self._folder)
         self._last: StepResult | None = None
         self._metrics: Mapping[str, float] = {}  # of the last step
         self._losses: list[float] = []  # of the steps since the commit before

@@ -1,7 +1,7 @@
 """`govern`: from a model and its optimizer to one worker's part of a run.
 
-Every collaborator of a `Run` is made here, in the same order on all ranks. First comes what a run
-begins with, then the step, the state of the last commit, and the writers.
+What a `Run` has of torch is made here, in the same order on all ranks. First comes what a run
+begins with, then the step, and the state of the last commit.
 """
 
 from __future__ import annotations
@@ -21,18 +21,12 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep, build_step
 from govray.errors import UsageError
-from govray.storage.place import place
-from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
-from govray.train.run_folder.run_lock import Fence
-from govray.train.state.committer import Commits
 from govray.train.state.optimizer_start import load_optimizer
 from govray.train.state.snapshot import TrainingState
 from govray.train.state.trained_model import TorchModel
 from govray.train.state.weight_average import WeightAverage
 from govray.train.validation.evaluation import Evaluation
-from govray.train.watching.metrics import RunMetrics
-from govray.train.watching.profiler import StepProfiler
 from govray.train.worker.lr_schedule import (
     MakeScheduler,
     learning_rates,
@@ -42,12 +36,9 @@ from govray.train.worker.lr_schedule import (
 from govray.train.worker.memorization_watch import MemorizationWatch
 from govray.train.worker.placement import begin_with, place_on
 from govray.train.worker.planned_batch import row_tensors
-from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run
 from govray.train.worker.run_terms import (
-    NOTHING_YET,
     alternatives,
-    best_so_far,
     follow_revocations,
     require_groups,
     terms_of,
@@ -159,15 +150,13 @@ def start_run(
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     if schedule:
         require_rates(optimizer, scheduled, rows.start_step)
-    fence = Fence(place(order.folder), order.driver, rows.attempt)
-    read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
     return Run(
         assignment,
         step_function,
-        gating=Gating(
-            order.on_expiry, order.expiries, read, decided, told, order.fallbacks, order.phased
-        ),
-        commits=Commits(state, order, rows.start_step, fence),
+        state=state,
+        leaves=leaves,
+        sized=model,
+        told=told,
         watch=MemorizationWatch(
             order,
             told,
@@ -178,16 +167,10 @@ def start_run(
         )
         if told
         else None,
-        recorder=Recorder(fence, leaves, len(decided.starts) - 1, writes=first),
         feed=feed,
         schedule=schedule,
         average=average,
-        metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),
-        best=best_so_far(rows.checkpoint) if order.experiment.validation else NOTHING_YET,
-        profiler=StepProfiler(
-            order.experiment.profiled if first else range(0), place(order.folder)
-        ),
     )
 
 
