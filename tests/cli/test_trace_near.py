@@ -30,8 +30,6 @@ from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store.tables import Record
 from govray.train.attest.write_model import write_model
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
 from tests.support.deployment import Deployment
@@ -49,10 +47,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def run(here: Deployment) -> Path:
-    value = here.experiment(
-        max_steps=3, checkpoint={"every_steps": 3}, resources={"num_workers": 1}
-    )
-    trainer = GovernedTrainer(parse_experiment(value, where="test"))
+    trainer = here.trainer(max_steps=3, checkpoint={"every_steps": 3})
     found = trainer.train()
     write_model(found, trainer.signer())
     return found

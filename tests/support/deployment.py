@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from govray.data.corpus import build, unsigned_credential
 from govray.governance.formats.document import format_time
@@ -14,6 +15,10 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, Scope, TrustRoot
+from govray.train.inputs.experiment_config import parse_experiment
+
+if TYPE_CHECKING:
+    from govray.train.driver.trainer import GovernedTrainer
 
 POLICY = """
 schema: govray.dev/depth-policy/v1
@@ -134,6 +139,13 @@ class Deployment:
             "storage_path": str(self.folder / "runs"),
             "attestation_key": str(self.key),
         } | changes
+
+    def trainer(self, **changes: object) -> GovernedTrainer:
+        """The trainer of such an experiment, with one worker."""
+        from govray.train.driver.trainer import GovernedTrainer
+
+        value = self.experiment(**{"resources": {"num_workers": 1}} | changes)
+        return GovernedTrainer(parse_experiment(value, where="test"))
 
     def _root(self) -> TrustRoot:
         expires = format_time(self.at + self.rooted)

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.deployment import Deployment
-
-if TYPE_CHECKING:
-    from govray.train.driver.trainer import GovernedTrainer
-
-
-def trainer_of(experiment: dict[str, Any]) -> GovernedTrainer:
-    from govray.train.driver.trainer import GovernedTrainer
-    from govray.train.inputs.experiment_config import parse_experiment
-
-    return GovernedTrainer(parse_experiment(experiment, where="test"))
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +18,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 @pytest.fixture(scope="session")
 def finished(cluster: None, deployment: Deployment) -> Path:
     """The folder of a run that ended undisturbed: two workers, twelve steps, attested."""
-    return Path(trainer_of(deployment.experiment()).fit().path)
+    trainer = deployment.trainer(resources={"num_workers": 2, "cpus_per_worker": 0.5})
+    return Path(trainer.fit().path)
 
 
 @pytest.fixture(scope="session")
@@ -39,5 +29,4 @@ def alone(deployment: Deployment) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
-        run = deployment.experiment(name="alone", resources={"num_workers": 1})
-        return Path(str(trainer_of(run).train(attest=True)))
+        return Path(str(deployment.trainer(name="alone").train(attest=True)))

@@ -15,7 +15,6 @@ from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver import preparation
 from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import OptimizerStart
 from govray.train.inputs.run_record import read_record
 from govray.train.inputs.shared_inputs import Shared
@@ -188,8 +187,7 @@ def test_what_a_killed_preparation_left_is_not_taken_for_whole(
 
 
 def test_trials_start_with_the_optimizer_of_the_run_that_their_file_names(here: Deployment) -> None:
-    value = here.experiment(max_steps=3, resources={"num_workers": 1})
-    first = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
+    first = here.trainer(max_steps=3).train(attest=True)
     record = search(here, "one", pretrained=str(first / "model"), pretrained_optimizer=str(first))
     shared = base_trainer(record).share(record.started)
     begun = snapshot.latest(first)

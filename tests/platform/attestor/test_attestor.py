@@ -403,10 +403,7 @@ def test_the_parser_reads_no_other_prepared_data_than_the_project_names(
 def test_two_keys_sign_where_two_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_here(monkeypatch)
     where = CommitteeDeployment(tmp_path / "committee")
-    value = where.experiment(
-        max_steps=2, checkpoint={"every_steps": 2}, resources={"num_workers": 1}
-    )
-    run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
+    run = where.trainer(max_steps=2, checkpoint={"every_steps": 2}).train(attest=True)
     trust = TrustState.load(where.root.read_bytes(), at=instant())
     one, two = where.signers["operator"], where.signers["second"]
     with pytest.raises(Refused, match="too few of any operator"):

@@ -39,7 +39,6 @@ from tests.support.deployment import Deployment
 from tests.support.mutations import Files, change_json
 from tests.support.solo import run_here
 from tests.support.world import write
-from tests.train.conftest import trainer_of
 
 STEPS = 12
 COMMIT = folder_name(STEPS)
@@ -136,10 +135,8 @@ def folders(
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
         patch.setattr(ledger_tree, "TILE", 4)
-        several = deployment.experiment(
-            name="several", resources={"num_workers": 1}, checkpoint=checkpoint
-        )
-        run = Path(str(trainer_of(several).train(attest=True)))
+        several = deployment.trainer(name="several", checkpoint=checkpoint)
+        run = Path(str(several.train(attest=True)))
     older = {name: data for name, data in _files(run).items() if not _copied(name) and "/" in name}
     with ended(run, deployment, tmp_path_factory.mktemp("mutated")) as room:
         now = instant()

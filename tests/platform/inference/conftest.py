@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
@@ -35,8 +33,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_here(monkeypatch)
         where = Deployment(tmp_path_factory.mktemp("inference") / "deployment")
-        value = where.experiment(
-            max_steps=6, checkpoint={"every_steps": 6}, resources={"num_workers": 1}
-        )
-        run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
+        run = where.trainer(max_steps=6, checkpoint={"every_steps": 6}).train(attest=True)
     return Trained(where, Path(str(run)) / "model")

@@ -25,8 +25,6 @@ from govray.platform.store.leases import RECONCILER
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.store_secret import claim, key_file, load_key
 from govray.platform.store.tables import Lease, Pool
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching.metrics import RunMetrics
 from tests.support.deployment import Deployment
 from tests.support.happened import submission
@@ -156,8 +154,7 @@ def a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         publish(self, *given)
 
     monkeypatch.setattr(RunMetrics, "committing", measured)
-    experiment = Deployment(folder).experiment(resources={"num_workers": 1})
-    GovernedTrainer(parse_experiment(experiment, where="test")).train()
+    Deployment(folder).trainer().train()
     return told.text()
 
 

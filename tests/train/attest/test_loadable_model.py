@@ -17,8 +17,6 @@ from govray.errors import VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import verify
 from govray.platform.inference.served_model import load
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
@@ -75,14 +73,13 @@ def trained(here: Deployment, base: Path, *, tokenizer: bool, **changes: Any) ->
     data: Any = here.experiment()["data"]
     if tokenizer:
         data = data | {"tokenizer": str(base / "tokenizer.json")}
-    value = here.experiment(
+    run = here.trainer(
         entrypoint="govray.engine.huggingface:CausalLM",
         hyperparameters={"context": 32, "path": str(base)},
         data=data,
         max_steps=4,
         **changes,
-    )
-    run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
+    ).train(attest=True)
     return Path(str(run)) / model_folder.MODEL
 
 

@@ -26,10 +26,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     run_here(monkeypatch)
 
 
-def trainer_of(deployment: Deployment, **changes: Any) -> GovernedTrainer:
-    return GovernedTrainer(parse_experiment(deployment.experiment(**changes), where="test"))
-
-
 def test_the_model_verifies_alone_and_says_what_the_ledger_says(
     alone: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -101,13 +97,13 @@ def _policy(deployment: Deployment, old: str, new: str) -> dict[str, Any]:
 def test_a_policy_that_names_a_layer_the_model_lacks_is_refused(deployment: Deployment) -> None:
     changes = _policy(deployment, "final_norm, head]", "final_norm, heads]")
     with pytest.raises(Refused, match="heads"):
-        trainer_of(deployment, **changes).train()
+        deployment.trainer(**changes).train()
 
 
 def test_a_profile_without_quota_is_refused_before_training(deployment: Deployment) -> None:
     data = {"corpora": str(deployment.corpora), "rows_per_step": {"everything": 4}}
     with pytest.raises(UsageError, match="no quota"):
-        trainer_of(deployment, data=data).train()
+        deployment.trainer(data=data).train()
 
 
 def test_a_key_that_is_no_operators_is_refused_before_training(
@@ -117,4 +113,4 @@ def test_a_key_that_is_no_operators_is_refused_before_training(
     key.write_bytes(deployment.signers["issuer"].to_pem())
     key.chmod(0o600)
     with pytest.raises(Refused, match="no operator"):
-        trainer_of(deployment, attestation_key=str(key)).fit()
+        deployment.trainer(attestation_key=str(key)).fit()

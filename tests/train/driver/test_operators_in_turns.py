@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from govray.cli import main
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.committee import CommitteeDeployment
 from tests.support.solo import run_here
 
@@ -35,13 +33,11 @@ def test_two_of_three_operators_leave_a_model_that_verifies(
     where = CommitteeDeployment(tmp_path / "committee")
     private(where.key, where.signers["operator"].to_pem(PASSWORD))
     password = private(tmp_path / "password", PASSWORD + b"\n")
-    value = where.experiment(
+    run = where.trainer(
         max_steps=2,
         checkpoint={"every_steps": 2},
-        resources={"num_workers": 1},
         attestation_key_password_file=str(password),
-    )
-    run = GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
+    ).train(attest=True)
     model, root = str(run / "model"), ("--trust-root", str(where.root))
     second = private(tmp_path / "second.pem", where.signers["second"].to_pem())
     auditor = private(tmp_path / "auditor.pem", where.signers["auditor"].to_pem())

@@ -21,8 +21,6 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read
 from govray.governance.trust.trust_state import TrustState
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replay_outcome import FILE, FOLDER, ReplayFinding, evidence
 from govray.train.replay.replayed_run import replay
 from tests.support.deployment import Deployment
@@ -39,13 +37,11 @@ def here() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def replayed(here: None, deployment: Deployment) -> tuple[Path, ReplayFinding]:
     """A run of four steps, and what its replay without acme found; nobody signed it."""
-    value = deployment.experiment(
+    folder = deployment.trainer(
         name="evidence",
         max_steps=4,
         checkpoint={"every_steps": 4},
-        resources={"num_workers": 1},
-    )
-    folder = GovernedTrainer(parse_experiment(value, where="test")).train()
+    ).train()
     return folder, replay(folder, without="acme")
 
 

@@ -63,13 +63,11 @@ def here() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def run(here: None, deployment: Deployment) -> Path:
     """Six steps, a checkpoint every two, attested."""
-    value = deployment.experiment(
+    trainer = deployment.trainer(
         name="short",
         max_steps=6,
         checkpoint={"every_steps": 2, "save_trial_latest": 3},
-        resources={"num_workers": 1},
     )
-    trainer = GovernedTrainer(parse_experiment(value, where="test"))
     folder = trainer.train()
     write_model(folder, trainer.signer())
     return folder

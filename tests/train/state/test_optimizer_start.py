@@ -22,8 +22,6 @@ from govray.train.checkpoint import tensor_shards
 from govray.train.checkpoint.commit_folder import Committed, open_commit
 from govray.train.checkpoint.pins import read_pins
 from govray.train.checkpoint.stored_tensors import tensors_of
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import OptimizerStart
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
@@ -54,7 +52,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 def train(here: Deployment, **changes: Any) -> Path:
     value = {"optimizer": ADAMW, "resources": {"num_workers": 1}} | changes
-    trainer = GovernedTrainer(parse_experiment(here.experiment(**value), where="test"))
+    trainer = here.trainer(**value)
     run = trainer.train(attest=True)
     assert isinstance(run, Path)
     return run

@@ -11,8 +11,6 @@ import torch
 
 from govray.errors import Refused
 from govray.governance.record.ledger import Leaf
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.watching.metrics import DECLARED, RunMetrics
 from tests.support.deployment import Deployment
@@ -27,8 +25,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
 
 
 def train(here: Deployment, **changes: Any) -> Path:
-    value = here.experiment(resources={"num_workers": 1}, **changes)
-    run = GovernedTrainer(parse_experiment(value, where="test")).train()
+    run = here.trainer(**changes).train()
     assert isinstance(run, Path)
     return run
 

@@ -14,8 +14,6 @@ import pytest
 import ray
 import torch.distributed as dist
 
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.loop.experiment_loop import train_loop
 from govray.train.watching.metrics import DECLARED, PREFIX
@@ -73,8 +71,7 @@ def test_prometheus_finds_every_metric_of_a_run_and_callbacks_hear_every_step(
     tmp_path: Path,
 ) -> None:
     here = Deployment(tmp_path / "here")
-    value = here.experiment(max_steps=6)
-    trainer = GovernedTrainer(parse_experiment(value, where="test"))
+    trainer = here.trainer(max_steps=6)
     page = tmp_path / "page"
     config = {**trainer.loop_config, "page": str(page)}
     kept, sizes = Kept(), list[ModelSize]()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
+from govray.train.driver.trainer import new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
@@ -23,18 +23,13 @@ def traced(file: Any) -> set[str]:
     return {event["name"] for event in events if event["name"].startswith("step ")}
 
 
-def trainer_of(here: Deployment, **changes: Any) -> GovernedTrainer:
-    value = here.experiment(resources={"num_workers": 1}, **changes)
-    return GovernedTrainer(parse_experiment(value, where="test"))
-
-
 def test_a_traced_run_ends_with_the_same_weights_and_its_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")
-    plain = trainer_of(here).train()
-    run = trainer_of(here, profiling={"steps": "3:6"}).train()
+    plain = here.trainer().train()
+    run = here.trainer(profiling={"steps": "3:6"}).train()
     assert newest_weights(run) == newest_weights(plain)
     [trace] = (run / "profile").iterdir()
     assert trace.name == "rank0-steps3-6.json.gz"
@@ -49,7 +44,7 @@ def test_a_run_goes_on_with_other_steps_traced(
     """What is only looked at need not be as it was when the run began."""
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")
-    began = trainer_of(here)
+    began = here.trainer()
     dies = replace(began, on_step=dies_at(7))
     with pytest.raises(KeyboardInterrupt):
         dies.train()
@@ -69,4 +64,4 @@ def test_a_range_that_cannot_be_traced_is_refused_before_anything_starts(
     steps: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=r"profiling\.steps"):
-        trainer_of(Deployment(tmp_path / "here"), profiling={"steps": steps})
+        Deployment(tmp_path / "here").trainer(profiling={"steps": steps})

@@ -19,8 +19,6 @@ from govray.platform.queue.job_folder import variables, with_variables
 from govray.platform.queue.placement import Slot
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import QueueEntry
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
 from tests.support.people import serve
@@ -126,8 +124,7 @@ def submitted(folder: Path, traceparent: str | None = CALLER) -> QueueEntry:
 
 
 def trained(here: Deployment) -> Path:
-    value = here.experiment(resources={"num_workers": 1})
-    return GovernedTrainer(parse_experiment(value, where="test")).train(attest=True)
+    return here.trainer().train(attest=True)
 
 
 def test_one_trace_leads_from_a_request_to_the_steps(

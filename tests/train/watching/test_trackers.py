@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
+from govray.train.driver.trainer import new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted, Told
@@ -34,11 +34,6 @@ STREAMS = {"everything", "upper_half", "removable"}
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     run_here(monkeypatch)
     return Deployment(tmp_path / "here")
-
-
-def trainer_of(here: Deployment, **changes: Any) -> GovernedTrainer:
-    value = here.experiment(resources={"num_workers": 1}, **changes)
-    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def events_of(folder: Any) -> list[Event]:
@@ -67,8 +62,8 @@ def written(folder: Any) -> dict[str, dict[int, float]]:
 
 
 def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) -> None:
-    plain = trainer_of(here).train(attest=True)  # finished: nothing of it goes on below
-    began = trainer_of(here, tensorboard=True)
+    plain = here.trainer().train(attest=True)  # finished: nothing of it goes on below
+    began = here.trainer(tensorboard=True)
     with pytest.raises(KeyboardInterrupt):
         replace(began, on_step=dies_at(7)).train()
     value = here.experiment(resources={"num_workers": 1}, tensorboard=True)
@@ -98,7 +93,7 @@ def test_mlflow_has_settings_metrics_once_and_what_was_signed(
     tracking = {"mlflow": {"tracking_uri": uri, "experiment": "governed"}}
     client = MlflowClient(tracking_uri=uri)
     client.create_experiment("governed", artifact_location=(tmp_path / "kept").as_uri())
-    began = trainer_of(here, tracking=tracking)
+    began = here.trainer(tracking=tracking)
     with pytest.raises(KeyboardInterrupt):
         replace(began, on_step=dies_at(7)).train()
     value = here.experiment(resources={"num_workers": 1}, tracking=tracking)
@@ -177,7 +172,7 @@ def test_wandb_has_settings_metrics_and_what_was_signed(
         monkeypatch.setenv(name, str(tmp_path / "wandb"))
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     tracking = {"wandb": {"project": "governed", "mode": "offline"}}
-    run = trainer_of(here, tracking=tracking).train(attest=True)
+    run = here.trainer(tracking=tracking).train(attest=True)
     [file] = (run / "wandb").glob("offline-run-*/*.wandb")
     deadline = time.monotonic() + 60  # W&B's own process writes it, and a busy machine keeps it
     while True:

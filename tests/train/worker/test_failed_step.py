@@ -14,7 +14,7 @@ from govray.engine.startup.weight_watch import WeightWatch
 from govray.engine.step import GovernedStep
 from govray.errors import Malformed, RankFailed
 from govray.train import GovernedTrainer, govern
-from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.experiment_config import Experiment
 from govray.train.loop.entrypoint import load_entrypoint
 from govray.train.run_folder.ledger_wal import recorded_leaves, recorded_steps
 from govray.train.state import snapshot
@@ -55,10 +55,7 @@ def run_of(here: Deployment) -> Path:
 
 
 def trainer_of(here: Deployment) -> GovernedTrainer:
-    value = here.experiment(
-        max_steps=STEPS, checkpoint={"every_steps": 3}, resources={"num_workers": 1}
-    )
-    trainer = GovernedTrainer(parse_experiment(value, where="test"))
+    trainer = here.trainer(max_steps=STEPS, checkpoint={"every_steps": 3})
     return replace(trainer, train_loop_per_worker=swallows)
 
 

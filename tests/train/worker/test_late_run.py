@@ -19,7 +19,6 @@ from govray.engine.step import GovernedStep, build_step
 from govray.errors import RankFailed
 from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder.ledger_wal import recorded_leaves, recorded_steps
 from govray.train.state.snapshot import latest
 from govray.train.worker import run as worker
@@ -38,15 +37,16 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trainer_of(here: Deployment, **fields: Any) -> GovernedTrainer:
-    value = here.experiment(
-        max_steps=STEPS,
-        checkpoint={"every_steps": EVERY},
-        resources={"num_workers": 1},
-        optimizer={"name": "torch.optim.AdamW", "lr": 1e-2, "arguments": {"fused": True}},
-        ema={"decay": 0.9},
-        profiling={"steps": "1:3"},
+    return replace(
+        here.trainer(
+            max_steps=STEPS,
+            checkpoint={"every_steps": EVERY},
+            optimizer={"name": "torch.optim.AdamW", "lr": 1e-2, "arguments": {"fused": True}},
+            ema={"decay": 0.9},
+            profiling={"steps": "1:3"},
+        ),
+        **fields,
     )
-    return replace(GovernedTrainer(parse_experiment(value, where="test")), **fields)
 
 
 def committed(run: Path) -> tuple[int, dict[str, bytes]]:

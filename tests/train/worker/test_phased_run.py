@@ -13,7 +13,6 @@ from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.state.snapshot import latest
@@ -40,12 +39,10 @@ def under(here: Deployment, phases: str) -> Deployment:
 
 
 def trainer_of(here: Deployment) -> GovernedTrainer:
-    value = here.experiment(
+    return here.trainer(
         max_steps=STEPS,
         checkpoint={"every_steps": 3, "save_trial_latest": 4},
-        resources={"num_workers": 1},
     )
-    return GovernedTrainer(parse_experiment(value, where="test"))
 
 
 def attested(here: Deployment, trainer: GovernedTrainer) -> tuple[Path, VerifiedModel]:
