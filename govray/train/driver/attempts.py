@@ -77,7 +77,6 @@ def fit(
     run_config: ray.train.RunConfig,
     on_step: StepCallback,
     on_report: StepCallback | None = None,
-    patience_s: float | None = None,
 ) -> int:
     """Train until the last step is committed or the run was asked to stop.
 
@@ -87,7 +86,6 @@ def fit(
         scaling, run_config: For Ray Train. Of the failure configuration ``max_failures`` is
             taken: how many failures of the user's own may be followed by a restart.
         on_report: Called with every step that was reported.
-        patience_s: How long the run may take to stop after a signal; None for no limit.
 
     Returns:
         The first step that was not done: ``order.stop`` if the run is finished.
@@ -123,7 +121,7 @@ def fit(
             dataset_config=planned_shard.PlanData(order),
         )
         try:
-            patience = stop_request.Patience(patience_s)
+            patience = stop_request.Patience(order.experiment.preemption_timeout_s)
             result = _fit(trainer, folder, received, patience)
         except ray.train.ControllerError as error:
             raise failures.ended(error.controller_failure, where=_name(order)) from error

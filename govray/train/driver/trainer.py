@@ -169,7 +169,6 @@ class GovernedTrainer(RunRequest):
             run_config=self.ray_run_config(order.run_id),
             on_step=self.on_step,
             on_report=told.step if told else None,
-            patience_s=self.experiment.preemption_timeout_s,
         )
         if step < order.stop and not ended_early(place(order.folder), step):
             events.append(place(order.folder), events.Stopped(at=now(), step=step))

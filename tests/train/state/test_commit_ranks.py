@@ -59,41 +59,18 @@ def test_every_rank_gets_its_own_generator_back(ranks: RankPool, tmp_path: Path)
     assert expected[0] != expected[1]
 
 
-def _restore_damaged_on_rank_one(folder: Path) -> None:
-    """Rank 1 alone reads a byte that is not what was committed."""
-    if dist.get_rank() == 1:
-        read = commit_folder._read
-        commit_folder._read = (
-            lambda path, size: (  # type: ignore[assignment]
-                read(path, size)[:-1] + b"?" if path.name == "optimizer.json" else read(path, size)
-            )
-        )
-    try:
-        training = Training(folder, resumed=2)
-        training.state.restore(folder / folder_name(2), training.order)
-    finally:
-        if dist.get_rank() == 1:
-            commit_folder._read = read
-
-
-def test_damage_that_one_rank_sees_stops_all_and_leads_to_the_older_commit(
-    ranks: RankPool, tmp_path: Path
-) -> None:
-    ranks.run(_train, tmp_path)
-    outcomes = ranks.outcomes(_restore_damaged_on_rank_one, tmp_path)
-    assert [type(each) for each in outcomes] == [InfrastructureFailed, InfrastructureFailed]
-    assert len({str(each) for each in outcomes}) == 1
-    assert "optimizer.json" in str(outcomes[0])
-    assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
-
-
-def _restore_unreadable_on_rank_one(folder: Path) -> None:
-    def unreadable(path: Path, size: int) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
+def _restore(folder: Path, damaged: bool) -> None:
+    """Rank 1 alone reads a byte that is not what was committed, or can't read."""
     read = commit_folder._read
+
+    def worse(path: Path, size: int) -> bytes:
+        if not damaged:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        found = read(path, size)
+        return found[:-1] + b"?" if path.name == "optimizer.json" else found
+
     if dist.get_rank() == 1:
-        commit_folder._read = unreadable
+        commit_folder._read = worse
     try:
         training = Training(folder, resumed=2)
         training.state.restore(folder / folder_name(2), training.order)
@@ -101,14 +78,20 @@ def _restore_unreadable_on_rank_one(folder: Path) -> None:
         commit_folder._read = read
 
 
-def test_a_storage_error_on_one_rank_stops_all_and_puts_nothing_aside(
-    ranks: RankPool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("damaged", "kind", "said", "newest"),
+    [(True, InfrastructureFailed, "optimizer.json", 1), (False, RankFailed, "Input/output", 2)],
+    ids=["damage leads to the older commit", "a storage error puts nothing aside"],
+)
+def test_what_one_rank_reads_stops_all(
+    ranks: RankPool, tmp_path: Path, damaged: bool, kind: type[Exception], said: str, newest: int
 ) -> None:
     ranks.run(_train, tmp_path)
-    outcomes = ranks.outcomes(_restore_unreadable_on_rank_one, tmp_path)
-    assert [type(each) for each in outcomes] == [RankFailed, RankFailed]
-    assert "Input/output error" in str(outcomes[0])
-    assert latest(tmp_path) == (tmp_path / folder_name(2), 2)
+    outcomes = ranks.outcomes(_restore, tmp_path, damaged)
+    assert [type(each) for each in outcomes] == [kind, kind]
+    assert len({str(each) for each in outcomes}) == 1 or not damaged
+    assert said in str(outcomes[0])
+    assert latest(tmp_path) == (tmp_path / folder_name(newest), newest)
 
 
 def _restore_for_another_policy(folder: Path) -> None:
