@@ -1,4 +1,4 @@
-"""Finished runs that tests read, or copy, and never change."""
+"""Finished runs that tests read, or copy, and never change; and a deployment to train in."""
 
 from __future__ import annotations
 
@@ -30,3 +30,12 @@ def alone(deployment: Deployment) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
         return Path(str(deployment.trainer(name="alone").train(attest=True)))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """A deployment of the test's own, whose runs train in this process."""
+    from tests.support.solo import run_here
+
+    run_here(monkeypatch)
+    return Deployment(tmp_path / "here")

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 import govray
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
-from tests.support.solo import run_here
 
 
-def test_its_adapter_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
+def test_its_adapter_is_not_made(here: Deployment) -> None:
     value = here.experiment(resources={"num_workers": 1})
     value["data"] = {**value["data"], "exclude": ["acme"]}  # type: ignore[dict-item]
     trainer = GovernedTrainer(parse_experiment(value, where="test"))

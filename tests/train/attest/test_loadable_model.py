@@ -18,7 +18,6 @@ from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import verify
 from govray.platform.inference.served_model import load
 from tests.support.deployment import Deployment
-from tests.support.solo import run_here
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tied llama": {
@@ -86,10 +85,8 @@ def trained(here: Deployment, base: Path, *, tokenizer: bool, **changes: Any) ->
 @pytest.mark.parametrize("tokenizer", [True, False], ids=["tokenizer", "bytes"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_from_pretrained_gives_the_logits_of_the_verified_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, tokenizer: bool
+    here: Deployment, tmp_path: Path, shape: str, tokenizer: bool
 ) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
     base = base_folder(tmp_path / "base", SHAPES[shape], tokenizer=tokenizer)
     model = trained(here, base, tokenizer=tokenizer)
     own = load(model, trust_root=here.root)  # verifies every file, and needs no tokenizer told

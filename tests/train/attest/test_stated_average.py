@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +19,8 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.replayed_run import replay
 from tests.support.deployment import Deployment
-from tests.support.solo import run_here
 
 AVERAGE = {"decay": 0.5, "every": 2}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    run_here(monkeypatch)
-    return Deployment(tmp_path / "here")
 
 
 def own_loop(config: dict[str, Any]) -> None:

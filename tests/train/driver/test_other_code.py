@@ -22,17 +22,10 @@ from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import environment_probe, events, stop_request
 from govray.train.run_folder.clock import instant
 from tests.support.deployment import Deployment
-from tests.support.solo import run_here
 
 STEPS, AT = 6, 4
 PLACE = "govray.train.driver.trainer"
 OTHER, THIRD = ("sha256:" + letter * 64 for letter in "ab")
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    run_here(monkeypatch)
-    return Deployment(tmp_path / "here")
 
 
 @pytest.fixture

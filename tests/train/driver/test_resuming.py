@@ -25,13 +25,6 @@ from govray.train.run_folder import events, run_lock
 from govray.train.run_folder.requests import STOP
 from govray.train.state import snapshot
 from tests.support.deployment import POLICY, Deployment
-from tests.support.solo import run_here
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    run_here(monkeypatch)
-    return Deployment(tmp_path / "here")
 
 
 def outcome(run: Path) -> dict[str, bytes]:

@@ -31,7 +31,6 @@ from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Driven
 from tests.support.deployment import Deployment
-from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -39,12 +38,6 @@ ONE = Submission(
     id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z", archive=DIGEST
 )
 TWO = ONE.model_copy(update={"id": "s-2"})
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    run_here(monkeypatch)
-    return Deployment(tmp_path / "here")
 
 
 def job(here: Deployment, submission: Submission | None, **more: Any) -> GovernedTrainer:

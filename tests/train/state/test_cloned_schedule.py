@@ -63,11 +63,7 @@ def groups(run: Path) -> list[dict[str, Any]]:
     return [each["hyperparameters"] for each in committed["groups"]]
 
 
-def test_a_clone_steps_its_own_schedule_from_the_commit_s_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
+def test_a_clone_steps_its_own_schedule_from_the_commit_s_step(here: Deployment) -> None:
     trainer = trainer_of(here, 0.02, 2 * STEPS)
     run = cloned(here, trainer)
     stepped: list[int] = []

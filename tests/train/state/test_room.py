@@ -94,10 +94,8 @@ def test_all_ranks_hear_that_their_parts_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_run_is_refused_before_and_stops_at_a_whole_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
     given = here.experiment(resources={"num_workers": 1})
     sizes = []
 

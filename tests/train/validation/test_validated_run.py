@@ -32,15 +32,8 @@ from govray.train.state.snapshot import latest
 from govray.train.validation import evaluation
 from tests.support.deployment import Deployment
 from tests.support.held_out import RECORDS, hold_out, judged_trainer
-from tests.support.solo import run_here
 
 NEVER_BETTER = {"early_stopping": {"patience": 2, "min_delta": 1000.0}}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    run_here(monkeypatch)
-    return Deployment(tmp_path / "here")
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

@@ -31,10 +31,8 @@ def train(here: Deployment, **changes: Any) -> Path:
 
 
 def test_a_runs_metrics_say_what_its_ledger_says_and_change_no_weight(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Deployment, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
     run = train(here)
     said = agent.series
     leaves = [leaf for leaf in recorded_leaves(run) if isinstance(leaf, Leaf)]

@@ -15,7 +15,7 @@ from govray.train.driver.trainer import new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
-from tests.support.solo import dies_at, run_here
+from tests.support.solo import dies_at
 
 
 def traced(file: Any) -> set[str]:
@@ -23,11 +23,7 @@ def traced(file: Any) -> set[str]:
     return {event["name"] for event in events if event["name"].startswith("step ")}
 
 
-def test_a_traced_run_ends_with_the_same_weights_and_its_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
+def test_a_traced_run_ends_with_the_same_weights_and_its_trace(here: Deployment) -> None:
     plain = here.trainer().train()
     run = here.trainer(profiling={"steps": "3:6"}).train()
     assert newest_weights(run) == newest_weights(plain)
@@ -38,12 +34,8 @@ def test_a_traced_run_ends_with_the_same_weights_and_its_trace(
 
 
 @pytest.mark.story
-def test_a_run_goes_on_with_other_steps_traced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_with_other_steps_traced(here: Deployment) -> None:
     """What is only looked at need not be as it was when the run began."""
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
     began = here.trainer()
     dies = replace(began, on_step=dies_at(7))
     with pytest.raises(KeyboardInterrupt):

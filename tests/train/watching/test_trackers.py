@@ -23,17 +23,11 @@ from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted, Told
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
-from tests.support.solo import dies_at, run_here
+from tests.support.solo import dies_at
 
 # MLflow and W&B take seconds to import: only those tests do that use them.
 
 STREAMS = {"everything", "upper_half", "removable"}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    run_here(monkeypatch)
-    return Deployment(tmp_path / "here")
 
 
 def events_of(folder: Any) -> list[Event]:

@@ -59,11 +59,7 @@ def trainer_of(here: Deployment) -> GovernedTrainer:
     return replace(trainer, train_loop_per_worker=swallows)
 
 
-def test_a_loop_that_goes_on_can_neither_report_nor_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path / "here")
+def test_a_loop_that_goes_on_can_neither_report_nor_commit(here: Deployment) -> None:
     said = f"step {FAILS_AT} failed when the weights of some ranks may have moved"
     with pytest.raises(RankFailed, match=said):
         trainer_of(here).train()
