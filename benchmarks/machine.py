@@ -1,9 +1,12 @@
-"""What the machine is called, for the first line that a benchmark prints."""
+"""What a figure depends on, for the first line that a benchmark prints: machine and versions."""
 
 from __future__ import annotations
 
 import platform
+from importlib.metadata import version
 from pathlib import Path
+
+import govray
 
 
 def processor() -> str:
@@ -14,3 +17,9 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def versions(*packages: str) -> str:
+    """Processor, Python, and these packages beside govray."""
+    told = [f"{name} {version(name)}" for name in packages] + [f"govray {govray.__version__}"]
+    return f"{processor()}; Python {platform.python_version()}, {', '.join(told)}"

@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
-import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import govray
 from benchmarks.command import positive, run
 from benchmarks.copied_records import KINDS, AskedText, questions, records
-from benchmarks.process_tree import cpu_seconds, peaks
+from benchmarks.machine import versions
+from benchmarks.process_tree import in_own_process
 from govray.data.corpus import build, part_files, read_part, record_hashes
 from govray.data.similarity.index_build import build_index, in_turn, kept_folder
 from govray.data.similarity.near_copies import near
@@ -51,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     options = _options(argv)
     print(
-        f"Python {platform.python_version()}, {platform.machine()}, govray {govray.__version__}\n"
+        f"{versions()}\n"
         f"{options.records:,} records, {options.questions:,} questions, seed {options.seed}",
         flush=True,
     )
@@ -60,27 +57,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         (folder / "sizes").write_text(f"{options.records} {options.questions} {options.seed}")
         report: dict[str, Any] = {"records": options.records, "questions": options.questions}
         for phase in (make_corpus, make_index, ask_all, compare_all):
-            report[phase.__name__] = _phase(phase, folder)
+            print(phase.__name__, file=sys.stderr, flush=True)
+            cost = asdict(in_own_process(phase, folder))
+            report[phase.__name__] = cost.pop("found") | cost
     print(_table(report))
     print(json.dumps(report))
-
-
-def _phase(phase: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """What a phase says in a process of its own, with its seconds and memory."""
-    print(phase.__name__, file=sys.stderr, flush=True)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        return pool.submit(measured, phase, folder).result()
-
-
-def measured(phase: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """What a phase says, with its seconds and memory."""
-    began, cpu = time.perf_counter(), cpu_seconds(os.getpid())
-    found = phase(folder)
-    found["seconds"] = time.perf_counter() - began
-    found["cpu_seconds"] = cpu_seconds(os.getpid()) - cpu
-    found["peak_gib"] = max(peaks(os.getpid())) / 2**20
-    return found
 
 
 def make_corpus(folder: Path) -> dict[str, Any]:

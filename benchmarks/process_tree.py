@@ -1,12 +1,60 @@
-"""Memory and processor time of a process and of those that it started, as Linux counts them."""
+"""Memory and processor time of a process and of those that it started, as Linux counts them.
+
+A phase of a benchmark runs in a process of its own, so its peak memory is its own.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from contextlib import suppress
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TICK = os.sysconf("SC_CLK_TCK")
+
+Phase = Callable[[Path], Any]
+"""What a phase does with a folder, and what it found."""
+Around = Callable[[], AbstractContextManager[None]]
+"""What a phase runs within, and is not measured."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one phase.
+
+    Attributes:
+        seconds: Wall time.
+        cpu_seconds: Of the process and of those that it started.
+        peak_gib: Resident memory at its highest, of the process with the most.
+        found: What the phase returned.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_gib: float
+    found: Any
+
+
+def in_own_process(phase: Phase, folder: Path, around: Around = nullcontext) -> Cost:
+    """Run one phase in a fresh process."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+        return pool.submit(measured, phase, folder, around).result()
+
+
+def measured(phase: Phase, folder: Path, around: Around = nullcontext) -> Cost:
+    """Run one phase in this process."""
+    own = os.getpid()
+    with around():
+        began, cpu = time.perf_counter(), cpu_seconds(own)
+        found = phase(folder)
+        seconds = time.perf_counter() - began
+        return Cost(seconds, cpu_seconds(own) - cpu, max(peaks(own)) / 2**20, found)
 
 
 def peaks(process: int) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import tempfile
 import time
@@ -18,13 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-import pyarrow
-import ray
-
-import govray
 from benchmarks.command import positive, run
 from benchmarks.hashing import HASHERS, Hashed
 from benchmarks.intervals import paired_ratio
+from benchmarks.machine import versions
 from benchmarks.one_corpus import CORPUS, OneCorpus
 from benchmarks.readers import (
     BYTES,
@@ -191,8 +187,7 @@ def _table(report: Mapping[str, Mapping[str, Any]], *references: str) -> str:
 
 def _environment(options: argparse.Namespace) -> str:
     return (
-        f"Python {platform.python_version()}, Ray {ray.__version__}, pyarrow "
-        f"{pyarrow.__version__}, govray {govray.__version__}\n"
+        f"{versions('ray', 'pyarrow')}\n"
         f"{options.read_mb} MB of text in rows of {options.context} tokens, {ROWS} rows a step, "
         f"{options.steps} steps at most; {options.hash_mb} MB hashed; {options.pairs} pairs"
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,11 +23,10 @@ from statistics import median
 from typing import Any
 
 import ray
-import torch
 
-import govray
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_difference, paired_ratio
+from benchmarks.machine import versions
 from benchmarks.one_corpus import OneCorpus
 from benchmarks.recovery_runs import (
     Recovered,
@@ -59,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _options(argv)
     killed = _QUICK_KILLED if options.quick else KILLED
     committing = _QUICK_COMMITTING if options.quick else COMMITTING
-    print(environment(), f"killed: {killed}; {options.pairs} pairs", sep="\n")
+    print(versions("torch", "ray"), f"killed: {killed}; {options.pairs} pairs", sep="\n")
     print(f"committing: {committing}", flush=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -180,14 +178,6 @@ def _table(report: dict[str, Any]) -> str:
         f"{commits['wait_share']:.2%} inside report()"
     )
     return "\n".join(lines)
-
-
-def environment() -> str:
-    """Versions that a figure depends on."""
-    return (
-        f"Python {platform.python_version()}, torch {torch.__version__}, Ray {ray.__version__}, "
-        f"govray {govray.__version__}"
-    )
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

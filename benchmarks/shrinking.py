@@ -26,8 +26,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 from benchmarks.command import positive, run
+from benchmarks.machine import versions
 from benchmarks.one_corpus import OneCorpus
-from benchmarks.recovery import CORPUS_BYTES, ROOT, environment
+from benchmarks.recovery import CORPUS_BYTES, ROOT
 from benchmarks.recovery_runs import RunShape, run_bare, run_governed, told
 from govray.train.driver.ray_cluster import start_ray
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _options(argv)
     shape = _QUICK if options.quick else SHAPE
     kinds = ["governed"] if options.governed_only else ["governed", "bare"]
-    print(environment(), f"{shape}; {options.rounds} rounds", sep="\n", flush=True)
+    print(versions("torch", "ray"), f"{shape}; {options.rounds} rounds", sep="\n", flush=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     )

@@ -2,26 +2,18 @@
 
 Records and weights are made up: a model of one tensor, a corpus under commitments with a record for
 every two rows. The rest is what a run leaves: manifest and files of records, plan, and a ledger
-with a leaf a step. Each phase runs in a process of its own. So its peak memory is its own.
+with a leaf a step.
 """
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
-import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
 from benchmarks.one_corpus import CORPUS, OneCorpus
-from benchmarks.process_tree import peaks
 from govray.data import records_file
 from govray.data.corpus import Built, unsigned_credential
 from govray.governance.attestation import model_folder
@@ -71,22 +63,6 @@ _PER_PART = 1 << 17
 _SECRET = hashlib.sha256(b"the made-up corpus's secret").digest()
 _ZERO = "sha256:" + "0" * 64
 _GROUPS = [LayerGroup(group="embedding", parameters=("weight",))]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one phase.
-
-    Attributes:
-        seconds: Wall time.
-        peak_gib: Resident memory of the process at its highest; of Ray's tasks too, the largest of
-            theirs and its own.
-        rows: Rows that the run read.
-    """
-
-    seconds: float
-    peak_gib: float
-    rows: int
 
 
 def prepare(folder: Path, rows: int) -> None:
@@ -345,28 +321,3 @@ def _verified(folder: Path, *, read: bool = True, sample: float | None = None) -
 
 def _rows(ledger: Ledger) -> int:
     return sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
-
-
-def in_own_process(
-    phase: Callable[[Path], int],
-    folder: Path,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Cost:
-    """Run one phase in a fresh process, within a context that is not timed."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        return pool.submit(measured, phase, folder, around).result()
-
-
-def measured(
-    phase: Callable[[Path], int],
-    folder: Path,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Cost:
-    """Run one phase in this process, within a context that is not timed."""
-    with around():
-        began = time.perf_counter()
-        rows = phase(folder)
-        seconds = time.perf_counter() - began
-        peak = max(peaks(os.getpid()))
-    return Cost(seconds, peak / 2**20, rows)

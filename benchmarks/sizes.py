@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import shutil
 import sys
 import tempfile
@@ -21,14 +20,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
-import govray
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ledger_appends import EARLY, timed_appends
+from benchmarks.machine import versions
+from benchmarks.process_tree import Cost, in_own_process
 from benchmarks.sized_model import (
-    Cost,
     attest,
-    in_own_process,
     plan_all,
     prepare,
     trace_one,
@@ -95,7 +93,7 @@ def _phases(
             name: {
                 "seconds": median(each.seconds for each in costs[size, name]),
                 "peak_gib": median(each.peak_gib for each in costs[size, name]),
-                "us_each": median(each.seconds / each.rows * 1e6 for each in costs[size, name]),
+                "us_each": median(each.seconds / each.found * 1e6 for each in costs[size, name]),
             }
             for name in _PHASES
         }
@@ -130,7 +128,7 @@ def _corpora(scratch: Path, sizes: Sequence[int]) -> dict[str, dict[str, dict[st
             costs[name] = {
                 "seconds": cost.seconds,
                 "peak_gib": cost.peak_gib,
-                "us_each": cost.seconds / cost.rows * 1e6,
+                "us_each": cost.seconds / cost.found * 1e6,
             }
         found[_name(size)] = costs
         shutil.rmtree(folder)
@@ -143,7 +141,7 @@ def _name(size: int) -> str:
 
 def _environment(options: argparse.Namespace) -> str:
     return (
-        f"Python {platform.python_version()}, {platform.machine()}, govray {govray.__version__}\n"
+        f"{versions()}\n"
         f"{options.appends} pairs of appends, by turns, at step {EARLY} and step {options.step:,}; "
         f"{options.runs} runs of each phase, the sizes by turns"
     )

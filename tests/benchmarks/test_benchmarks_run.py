@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from benchmarks import near_copies, recovery, sizes, startup_trial
 from benchmarks.command import run
+from benchmarks.process_tree import measured
 from benchmarks.recovery_runs import RunShape
 from benchmarks.research import memorization, texts
 from benchmarks.research.texts import STDLIB, library
-from benchmarks.sized_model import measured
 from benchmarks.step_options import QUICK
 from govray.data.installed_python import SourceCorpus
 from tests.support.ranks import RankPool
@@ -54,8 +54,8 @@ def small(
         for name in PACKAGES
     ]
     monkeypatch.setattr(texts, "python_source", lambda: tuple(installed))
-    monkeypatch.setattr(near_copies, "_phase", near_copies.measured)
-    monkeypatch.setattr(sizes, "in_own_process", measured)
+    for module in (near_copies, sizes):
+        monkeypatch.setattr(module, "in_own_process", measured)
     monkeypatch.setattr(recovery, "start_ray", lambda num_cpus: None)
     monkeypatch.setattr(recovery, "run_governed", lambda deployment, *run: pretend(*run))
     monkeypatch.setattr(recovery, "run_bare", pretend)
