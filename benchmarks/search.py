@@ -101,8 +101,10 @@ def measure(curves: Curves, orders: int, workers: int) -> dict[str, Any]:
         random.Random(seed).shuffle(tried[-1])  # noqa: S311 — repeatable
 
     def searches(arm: str, form: str | None) -> list[list[Reached]]:
-        given = {"arm": arm, "form": form, "tau": curves.tau, "workers": workers, "budget": budget}
-        return [race(curves, order, **given) for order in tried]
+        return [
+            race(curves, order, arm=arm, form=form, tau=curves.tau, workers=workers, budget=budget)
+            for order in tried
+        ]
 
     report: dict[str, Any] = {}
     at_random = {arm: searches(arm, None) for arm in ("plain", "governed")}

@@ -275,5 +275,6 @@ def _exposure(space: Space, model: nn.Module, canary: str, seed: int) -> float:
     secret, *rest = (canary_tokens(each)[:-1] for each in (canary, *others))
     found = exposure.measure(model, secret, rest, SPACE, batch=512)
     sampled = found.sampled_bits
-    beyond = sampled is None or sampled >= math.log2(found.scored + 1)
-    return found.bits if beyond else sampled
+    if sampled is None or sampled >= math.log2(found.scored + 1):
+        return found.bits
+    return sampled

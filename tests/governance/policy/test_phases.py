@@ -10,23 +10,16 @@ from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused
 from govray.governance.policy.corpus_routes import CorpusRoutes, Fallback, resolve_all
-from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Phase, Policy, PolicyDecision, Profile, in_force
 from govray.governance.policy.lint import diff, lint
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route, RoutePhase, resolve
 from govray.governance.record.gates import Gate, changed_routes
+from tests.support.credential_class import cls
 from tests.support.table import each_row
 
 GROUPS = ("embedding", "block.0", "block.1", "head")
-CLASS = CredentialClass(
-    corpus="notes",
-    license="MIT",
-    license_category="permissive",
-    jurisdiction="DE",
-    sensitivity="public",
-    use="commercial",
-)
+CLASS = cls(corpus="notes")
 TEXT = """
 schema: govray.dev/depth-policy/v1
 name: phased

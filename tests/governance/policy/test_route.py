@@ -11,21 +11,14 @@ from hypothesis import strategies as st
 
 from govray.errors import Refused
 from govray.governance.formats import canonical_json
-from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision
 from govray.governance.policy.route import Route, domains, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
+from tests.support.credential_class import cls
 from tests.support.table import each_row
 
 GROUPS = ("embedding", "block.0", "block.1", "block.2", "block.3", "final_norm", "head")
-CLS = CredentialClass(
-    corpus="acme",
-    license="MIT",
-    license_category="permissive",
-    jurisdiction="NO",
-    sensitivity="public",
-    use="commercial",
-)
+CLS = cls()
 
 
 def decide(*profiles: dict[str, Any], groups: dict[str, Any] | None = None) -> PolicyDecision:
