@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
 from tests.support.world import write
 
 # Strings and numbers that break careless readers.
@@ -53,6 +55,63 @@ def change_json(rng: random.Random, value: Any) -> None:
         case _:
             other, name = rng.choice(list(places(value)))
             container[key] = json.loads(json.dumps(other[name]))
+
+
+# Mutations of a folder's files. Each takes what it is given besides, and needs none of it.
+
+
+def pick(rng: random.Random, files: Files) -> str:
+    return rng.choice(sorted(name for name in files if files[name]))
+
+
+def flip_bits(rng: random.Random, files: Files, *others: Files) -> None:
+    name = pick(rng, files)
+    data = bytearray(files[name])
+    for _ in range(rng.choice([1, 1, 1, 2, 8])):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    files[name] = bytes(data)
+
+
+def truncate(rng: random.Random, files: Files, *others: Files) -> None:
+    name = pick(rng, files)
+    files[name] = files[name][: rng.randrange(len(files[name]))]
+
+
+def insert(rng: random.Random, files: Files, *others: Files) -> None:
+    name = pick(rng, files)
+    at = rng.choice([0, len(files[name]), rng.randrange(len(files[name]) + 1)])
+    extra = rng.choice([rng.randbytes(rng.randint(1, 9)), b"\n", b" ", b"{", b"[" * 2000, b"\xff"])
+    files[name] = files[name][:at] + extra + files[name][at:]
+
+
+def swap_files(rng: random.Random, files: Files, *others: Files) -> None:
+    one, two = pick(rng, files), pick(rng, files)
+    files[one], files[two] = files[two], files[one]
+
+
+def delete_file(rng: random.Random, files: Files, *others: Files) -> None:
+    del files[pick(rng, files)]
+
+
+def edit_tensors(rng: random.Random, files: Files, *others: Files) -> None:
+    name = rng.choice([each for each in sorted(files) if each.endswith(".safetensors")])
+    size = int.from_bytes(files[name][:8], "little")
+    header = json.loads(files[name][8 : 8 + size])
+    change_json(rng, header)
+    text = json.dumps(header).encode()
+    files[name] = len(text).to_bytes(8, "little") + text + files[name][8 + size :]
+
+
+def edit_envelope(rng: random.Random, data: bytes) -> bytes:
+    """Edit an envelope, or the statement inside it, or another JSON value."""
+    value = json.loads(data)
+    if "payload" in value and rng.random() < 0.7:
+        statement = json.loads(base64.b64decode(value["payload"]))
+        change_json(rng, statement)
+        value["payload"] = base64.b64encode(canonical_json.encode(statement)).decode()
+    else:
+        change_json(rng, value)
+    return canonical_json.encode(value)
 
 
 def read_all(folder: Path) -> Files:

@@ -355,7 +355,7 @@ class Reconciler:
 
     def _refuse(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
         """End what can never start, also while no cluster answers."""
-        for row in queue_entries.waiting(session, without_config=True):
+        for row in queue_entries.waiting(session):
             why = queue_order.never(row.pool, row.project, row.slots, limits)
             if why is not None:
                 changes = {"why": why, "finished": self._now()}
@@ -364,7 +364,7 @@ class Reconciler:
     def _turn(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
         """Start and make room as the order says, and write down who is where in the line."""
         session.rollback()  # a transaction of its own sees what was asked meanwhile
-        rows = {row.id: row for row in queue_entries.waiting(session, without_config=True)}
+        rows = {row.id: row for row in queue_entries.waiting(session)}
         if self._shared and len(queue_entries.users(session)) > 1:
             done.unreachable = self._shared
             return

@@ -244,12 +244,11 @@ def asks(state: ExperimentState) -> tuple[str, ...]:
     return tuple(what for what, follows in _ASKED.items() if state in follows)
 
 
-def waiting(session: Session, *, without_config: bool = False) -> list[QueueEntry]:
-    """The entries in state QUEUED, in the order in which they were submitted. ``without_config``:
-    leave the large texts in the store until one is asked for."""
+def waiting(session: Session) -> list[QueueEntry]:
+    """The entries in state QUEUED, in the order in which they were submitted. Their large texts
+    stay in the store until one is asked for."""
     statement = select(QueueEntry).where(col(QueueEntry.state) == ExperimentState.QUEUED)
-    if without_config:
-        statement = statement.options(defer(QueueEntry.config))  # type: ignore[arg-type]
+    statement = statement.options(defer(QueueEntry.config))  # type: ignore[arg-type]
     return list(session.exec(statement.order_by(col(QueueEntry.submitted), col(QueueEntry.id))))
 
 

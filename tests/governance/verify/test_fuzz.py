@@ -23,7 +23,20 @@ from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import sign_payload
 from govray.governance.verify.verifier import verify
-from tests.support.mutations import Files, apply, change_json, read_all
+from tests.support.mutations import (
+    Files,
+    apply,
+    change_json,
+    delete_file,
+    edit_envelope,
+    edit_tensors,
+    flip_bits,
+    insert,
+    pick,
+    read_all,
+    swap_files,
+    truncate,
+)
 from tests.support.world import AT, World, unchecked
 
 OUTSIDE = 250
@@ -31,30 +44,6 @@ INSIDE = 120
 
 
 Mutation = Callable[[random.Random, Files], None]
-
-
-def pick(rng: random.Random, files: Files) -> str:
-    return rng.choice(sorted(files))
-
-
-def flip_bits(rng: random.Random, files: Files) -> None:
-    name = pick(rng, files)
-    data = bytearray(files[name])
-    for _ in range(rng.choice([1, 1, 1, 2, 8])):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    files[name] = bytes(data)
-
-
-def truncate(rng: random.Random, files: Files) -> None:
-    name = pick(rng, files)
-    files[name] = files[name][: rng.randrange(len(files[name]))]
-
-
-def insert(rng: random.Random, files: Files) -> None:
-    name = pick(rng, files)
-    at = rng.randrange(len(files[name]) + 1)
-    extra = rng.choice([rng.randbytes(rng.randint(1, 9)), b"\n", b" ", b"{", b"[" * 2000, b"\xff"])
-    files[name] = files[name][:at] + extra + files[name][at:]
 
 
 def cut(rng: random.Random, files: Files) -> None:
@@ -82,18 +71,6 @@ def shuffle_lines(rng: random.Random, files: Files) -> None:
     files[name] = b"".join(lines)
 
 
-def edit_envelope(rng: random.Random, data: bytes) -> bytes:
-    """Edit an envelope, or the statement inside it, or another JSON object."""
-    value = json.loads(data)
-    if "payload" in value and rng.random() < 0.7:
-        statement = json.loads(base64.b64decode(value["payload"]))
-        change_json(rng, statement)
-        value["payload"] = base64.b64encode(canonical_json.encode(statement)).decode()
-    else:
-        change_json(rng, value)
-    return canonical_json.encode(value)
-
-
 def edit_json(rng: random.Random, files: Files) -> None:
     name = rng.choice([n for n in sorted(files) if n.endswith((".json", ".jsonl"))])
     if name.endswith(".json"):
@@ -103,25 +80,6 @@ def edit_json(rng: random.Random, files: Files) -> None:
     i = rng.randrange(len(lines))
     lines[i] = edit_envelope(rng, lines[i])
     files[name] = b"".join(line + b"\n" for line in lines)
-
-
-def edit_tensors(rng: random.Random, files: Files) -> None:
-    name = rng.choice([n for n in sorted(files) if n.endswith(".safetensors")])
-    data = files[name]
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    change_json(rng, header)
-    text = json.dumps(header).encode()
-    files[name] = len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
-def swap_files(rng: random.Random, files: Files) -> None:
-    one, two = pick(rng, files), pick(rng, files)
-    files[one], files[two] = files[two], files[one]
-
-
-def delete_file(rng: random.Random, files: Files) -> None:
-    del files[pick(rng, files)]
 
 
 def rename_file(rng: random.Random, files: Files) -> None:

@@ -10,7 +10,6 @@ A job may post what it mutated: then its own statements change, and no others.
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 import shutil
@@ -36,7 +35,18 @@ from govray.train.run_folder import ledger_tree
 from govray.train.run_folder.clock import instant
 from tests.support.attesting import SUBMISSION, Room, ended
 from tests.support.deployment import Deployment
-from tests.support.mutations import Files, change_json
+from tests.support.mutations import (
+    Files,
+    change_json,
+    delete_file,
+    edit_envelope,
+    edit_tensors,
+    flip_bits,
+    insert,
+    pick,
+    swap_files,
+    truncate,
+)
 from tests.support.solo import run_here
 from tests.support.world import write
 
@@ -167,35 +177,6 @@ def _copied(name: str) -> bool:
 Mutation = Callable[[random.Random, Files, Files], None]
 
 
-def pick(rng: random.Random, files: Files) -> str:
-    return rng.choice(sorted(name for name in files if files[name]))
-
-
-def flip_bits(rng: random.Random, files: Files, others: Files) -> None:
-    name = pick(rng, files)
-    data = bytearray(files[name])
-    for _ in range(rng.choice([1, 1, 1, 2, 8])):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    files[name] = bytes(data)
-
-
-def truncate(rng: random.Random, files: Files, others: Files) -> None:
-    name = pick(rng, files)
-    files[name] = files[name][: rng.randrange(len(files[name]))]
-
-
-def insert(rng: random.Random, files: Files, others: Files) -> None:
-    name = pick(rng, files)
-    at = rng.choice([0, len(files[name]), rng.randrange(len(files[name]) + 1)])
-    extra = rng.choice([rng.randbytes(rng.randint(1, 9)), b"\n", b" ", b"{", b"[" * 2000, b"\xff"])
-    files[name] = files[name][:at] + extra + files[name][at:]
-
-
-def swap_files(rng: random.Random, files: Files, others: Files) -> None:
-    one, two = pick(rng, files), pick(rng, files)
-    files[one], files[two] = files[two], files[one]
-
-
 def from_elsewhere(rng: random.Random, files: Files, others: Files) -> None:
     """A file of an older commit, or of another run, most often the one of the same name."""
     name = pick(rng, files)
@@ -207,10 +188,6 @@ def record_from_elsewhere(rng: random.Random, files: Files, others: Files) -> No
     for name in others:
         if name.startswith("record/") and rng.random() < 0.7:
             files[name] = others[name]
-
-
-def delete_file(rng: random.Random, files: Files, others: Files) -> None:
-    del files[pick(rng, files)]
 
 
 def add_file(rng: random.Random, files: Files, others: Files) -> None:
@@ -240,14 +217,7 @@ def edit_document(rng: random.Random, files: Files, others: Files) -> None:
     name = rng.choice(_documents(files))
     lines = files[name].split(b"\n")
     at = rng.choice([each for each, line in enumerate(lines) if line])
-    value = json.loads(lines[at])
-    if isinstance(value, dict) and "payload" in value and rng.random() < 0.7:
-        signed = json.loads(base64.b64decode(value["payload"]))
-        change_json(rng, signed)
-        value["payload"] = base64.b64encode(canonical_json.encode(signed)).decode()
-    else:
-        change_json(rng, value)
-    lines[at] = canonical_json.encode(value)
+    lines[at] = edit_envelope(rng, lines[at])
     files[name] = b"\n".join(lines)
 
 
@@ -287,15 +257,6 @@ def edit_leaves(rng: random.Random, files: Files, others: Files) -> None:
             change_json(rng, value)
             lines[at] = canonical_json.encode(value) + b"\n"
     files[name] = b"".join(lines)
-
-
-def edit_tensors(rng: random.Random, files: Files, others: Files) -> None:
-    name = rng.choice([each for each in sorted(files) if each.endswith(".safetensors")])
-    size = int.from_bytes(files[name][:8], "little")
-    header = json.loads(files[name][8 : 8 + size])
-    change_json(rng, header)
-    text = json.dumps(header).encode()
-    files[name] = len(text).to_bytes(8, "little") + text + files[name][8 + size :]
 
 
 def encode_otherwise(rng: random.Random, files: Files, others: Files) -> None:
