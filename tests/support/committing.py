@@ -37,6 +37,19 @@ def an_experiment(**changes: Any) -> Experiment:
     return parse_experiment(value | changes, where="test")
 
 
+def a_plan(**changes: Any) -> BatchPlan:
+    """A plan that reads nothing."""
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "max_steps": 9,
+        "manifest": DIGEST,
+        "context": 4,
+        "order": RowOrder(block=1, window=1 << 20),
+        "streams": (),
+    }
+    return BatchPlan(**fields | changes)
+
+
 def an_order(folder: Path, **changes: Any) -> Order:
     fields: dict[str, Any] = {
         name: {} for name in ("routes", "groups", "policy_groups", "expiries")
@@ -50,14 +63,7 @@ def an_order(folder: Path, **changes: Any) -> Order:
         "prepared": "",
         "manifest": None,  # a commit binds its digest alone
         "manifest_digest": DIGEST,
-        "plan": BatchPlan(
-            seed=0,
-            max_steps=9,
-            manifest=DIGEST,
-            context=4,
-            order=RowOrder(block=1, window=1 << 20),
-            streams=changes.pop("streams", ()),
-        ),
+        "plan": a_plan(streams=changes.pop("streams", ())),
         "policy_digest": DIGEST,
     }
     return Order(**fields | changes)

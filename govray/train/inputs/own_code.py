@@ -7,7 +7,7 @@ from pathlib import Path
 
 from govray.errors import UsageError
 from govray.train.experiment.import_path import source_files, split_path
-from govray.train.experiment.sections import ADAMW, COSINE, Schedule
+from govray.train.experiment.sections import ADAMW, COSINE
 from govray.train.inputs.experiment_config import Experiment
 
 
@@ -16,11 +16,8 @@ def own_modules(experiment: Experiment) -> Iterator[tuple[str, str]]:
     named = [
         ("entrypoint", experiment.entrypoint),
         ("optimizer.name", experiment.optimizer.name),
+        *(("schedule.name", each.name) for each in experiment.schedule.parts),
     ]
-    following: Schedule | None = experiment.schedule
-    while following is not None:
-        named.append(("schedule.name", following.name))
-        following = following.then
     for field, name in named:
         if name not in (ADAMW, COSINE) and not name.startswith(("govray.engine.", "torch.optim.")):
             yield field, split_path(name)[0]

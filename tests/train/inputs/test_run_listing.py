@@ -18,8 +18,6 @@ from govray import cli
 from govray.data.corpus import read_credentials
 from govray.engine import gpt
 from govray.errors import Refused, UsageError
-from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.row_order import RowOrder
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.run_listing import find_unfinished, inspect
@@ -27,6 +25,7 @@ from govray.train.inputs.run_record import RunRecord
 from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.requests import STOP
+from tests.support.committing import a_plan
 from tests.support.deployment import POLICY, Deployment
 from tests.support.leaves import DIGEST
 from tests.support.tree import ROOT
@@ -50,14 +49,7 @@ def record(here: Deployment) -> RunRecord:
         started=datetime(2026, 11, 21, 9, 30, tzinfo=UTC),
         finished=None,
         groups={},
-        plan=BatchPlan(
-            seed=0,
-            max_steps=12,
-            manifest=DIGEST,
-            context=4,
-            order=RowOrder(block=1, window=1 << 20),
-            streams=(),
-        ),
+        plan=a_plan(max_steps=12),
         policy=here.policy.read_bytes(),
         root=here.root.read_bytes(),
         manifest=b"{}",

@@ -15,15 +15,13 @@ from govray.engine.model.gpt import GPT
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.policy.route import Route
-from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Ledger
-from govray.governance.record.row_order import RowOrder
 from govray.train.checkpoint import commit_folder
 from govray.train.inputs.order import Order
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.state.snapshot import Capture, TrainingState, folder_name
 from govray.train.state.trained_model import TorchModel
-from tests.support.committing import an_experiment
+from tests.support.committing import an_order
 from tests.support.leaves import DIGEST, leaf, norms
 
 OTHER = "sha256:" + "0e" * 32
@@ -31,27 +29,7 @@ OTHER = "sha256:" + "0e" * 32
 
 @pytest.fixture
 def order(tmp_path: Path) -> Order:
-    fields: dict[str, Any] = {
-        name: {} for name in ("routes", "groups", "policy_groups", "expiries")
-    }
-    return Order(
-        run_id="run-1",
-        experiment=an_experiment(),
-        folder=str(tmp_path),
-        prepared="",
-        manifest=None,  # type: ignore[arg-type]  # a commit binds its digest alone
-        manifest_digest=DIGEST,
-        plan=BatchPlan(
-            seed=0,
-            max_steps=3,
-            manifest=DIGEST,
-            context=4,
-            order=RowOrder(block=1, window=1 << 20),
-            streams=(),
-        ),
-        policy_digest=DIGEST,
-        **fields,
-    )
+    return an_order(tmp_path)
 
 
 def commit(captured: Capture | None, order: Order) -> Path:

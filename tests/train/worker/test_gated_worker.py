@@ -25,7 +25,6 @@ from govray.errors import InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
-from govray.governance.record.row_order import RowOrder
 from govray.train.checkpoint import commit_folder
 from govray.train.inputs.gating import GATES, UNDECIDED, Decisions, decisions, resumed
 from govray.train.inputs.order import Assignment, Order
@@ -38,7 +37,7 @@ from govray.train.worker import run_start, run_terms
 from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import Run
 from tests.support import fake_device
-from tests.support.committing import an_experiment
+from tests.support.committing import a_plan, an_experiment
 from tests.support.manifests import corpus, make_manifest
 from tests.support.ranks import RankPool
 
@@ -120,15 +119,7 @@ def plan(*excluded: str) -> BatchPlan:
         phase=0,
         quota=5,
     )
-    return BatchPlan(
-        seed=3,
-        max_steps=STEPS,
-        manifest=DIGEST,
-        context=CONTEXT,
-        excluded=excluded,
-        order=RowOrder(block=1, window=1 << 20),
-        streams=(stream,),
-    )
+    return a_plan(seed=3, max_steps=STEPS, context=CONTEXT, excluded=excluded, streams=(stream,))
 
 
 def start(
