@@ -147,7 +147,7 @@ def test_exports_are_written_as_the_page_says(
 ) -> None:
     model.rename(tmp_path / "MODEL")
     root.rename(tmp_path / "ROOT")
-    exports = page_commands.section("docs/evidence.md", "Exports").partition("jq ")[0]
+    exports = page_commands.section("docs/evidence.md", "Exports")
     told = shell(f"exec 2>&1\n{exports}")
     assert "Verification succeeded" in told
     made = {each.name for each in (tmp_path / "MODEL.exports").iterdir()}

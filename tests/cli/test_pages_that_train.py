@@ -114,7 +114,6 @@ LEFT: Mapping[str, Mapping[str, str]] = {
     "docs/corpora.md": {
         "govray corpus build s3:": "a bucket: tests/cli/test_docs_commands.py",
     },
-    "docs/evidence.md": {"jq ": "Rekor", "rekor-cli ": "no log", "cosign ": "no log"},
     "docs/memorization.md": {
         "govray policy calibrate": "a run that was monitored: tests/cli/test_policy_verbs.py",
     },

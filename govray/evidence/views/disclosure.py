@@ -12,6 +12,17 @@ Invariants:
     * The document does not name the attestation's digest, against which a guess of all that is
       withheld could be tested. It is about the weights' file. The digest is a fact like others.
 
+With the secret s and the attestation's digest d as text, all follows by HMAC-SHA-256:
+
+* k = HMAC(s, ``"govray disclosure v1\\0"`` || d).
+* A salt is the first 16 bytes of HMAC(k, ``"salt\\0"`` || canonical ``[field, corpus, group]``), in
+  hex. What is absent is ``""`` there, and a corpus has its pseudonym.
+* A pseudonym is ``name-`` and the first 16 bytes of HMAC(k, ``"name\\0"`` || name), in hex. A leaf
+  with the field ``names`` has it as corpus, and the name as value.
+
+Leaves of padding have the field ``padding``, the value ``""`` and a number as group. They fill the
+tree to at least 64.
+
 Whether the leaves say what the attestation says, only `DisclosedFacts` of the model can show.
 """
 

@@ -224,8 +224,8 @@ def test_no_digest_is_shown_that_tests_a_guess(
     assert shelf.model.digest in shelf.view(fields=("attestation",)).encode().decode()
 
 
-def test_the_root_follows_from_the_page_alone(shelf: ViewShelf) -> None:
-    """docs/formats.md, read by other code: hmac, json, and the tree by recursion."""
+def test_the_root_follows_from_the_docstring_alone(shelf: ViewShelf) -> None:
+    """That of disclosure.py, read by other code: hmac, json, and the tree by recursion."""
     key = hmac.digest(SECRET, b"govray disclosure v1\0" + shelf.model.digest.encode(), "sha256")
 
     def derived(use: str, text: str) -> str:

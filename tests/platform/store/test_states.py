@@ -20,7 +20,6 @@ from govray.platform.store.states import (
     RunState,
     step,
 )
-from tests.support.tree import ROOT
 
 TABLES: dict[Any, Mapping[Any, frozenset[Any]]] = {
     ExperimentState: EXPERIMENT,
@@ -74,15 +73,3 @@ def test_nothing_leaves_an_end_but_by_the_ways_listed(walk: list[Any]) -> None:
 def test_only_what_is_uploaded_becomes_a_checkpoint() -> None:
     ways = {before for before, after in CHECKPOINT.items() if CheckpointState.COMPLETED in after}
     assert ways == {CheckpointState.ACTIVE}
-
-
-@pytest.mark.parametrize("table", [EXPERIMENT, RUN], ids=["experiment", "run"])
-def test_the_page_has_the_states_as_they_are(table: Mapping[Any, frozenset[Any]]) -> None:
-    """Each state once, in its order, with what may follow it."""
-    of = "of a run" if table is RUN else "of an experiment or a task"
-    text = (ROOT / "docs" / "acting.md").read_text().partition(f"| {of} | when |")[2]
-    told = [line.split("|")[1:4] for line in text.partition("\n\n")[0].splitlines()[2:]]
-    assert {state.strip(): follow.strip() for state, _, follow in told} == {
-        before: ", ".join(each for each in type(before) if each in after)
-        for before, after in table.items()
-    }
