@@ -62,8 +62,6 @@ WALKED = {
     + """
     submitted=$(govray --server $GOVRAY_SERVER train jobs/train.yaml)
     ID=${submitted%% *}
-    govray workspace new research
-    govray project new vision --workspace research
     ln -s . govray-demo
     """,
     "docs/checkpoints.md": "",
@@ -87,11 +85,15 @@ WALKED = {
 }
 """Pages that go on from there → what their readers have besides."""
 
+PROJECT = "govray workspace new research; govray project new vision --workspace research\n"
+"""What is deleted; from then on each submission names a project."""
+
 RUN_ID = "first-?"
 """Stands for the run's name."""
 
 SAID = {
     "docs/acting.md": {
+        "govray --server https://govray.example runs delete": PROJECT + "govray runs delete",
         "https://govray.example": "$GOVRAY_SERVER",
         "s-20261124-090000-9f86d081": "$ID",
         "gpt-0": RUN_ID,
