@@ -93,7 +93,8 @@ RUN_ID = "first-?"
 
 SAID = {
     "docs/acting.md": {
-        "govray --server https://govray.example runs delete": PROJECT + "govray runs delete",
+        "govray --server https://govray.example runs delete gpt-0": PROJECT
+        + "govray runs delete gpt-0",
         "https://govray.example": "$GOVRAY_SERVER",
         "s-20261124-090000-9f86d081": "$ID",
         "gpt-0": RUN_ID,
