@@ -18,10 +18,10 @@ import pytest
 
 from govray.data.probe_rows import Probes, designated, newest_rows
 from govray.governance.policy.record_commitment import entry
-from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Reserve
 from govray.governance.record.row_order import RowOrder
-from tests.support.manifests import DIGEST, SECRET, corpus, make_manifest, records_of
+from tests.support.manifests import SECRET, corpus, make_manifest, one_stream, records_of
 from tests.support.table import each_row
 
 CORPORA = 120
@@ -64,21 +64,13 @@ def made(topics: Topics, seed: int) -> tuple[Probes, BatchPlan, dict[str, float]
         corpus(name, parts, 7, reserve=(held := Reserve(share=0.3, salt=salt))), reserve=held
     )
     rows = manifest.train_rows(name)
-    stream = StreamPlan(
-        id=DIGEST,
-        profile="p",
-        corpora=(StreamCorpus(corpus=name, rows=rows),),
-        phase=0,
+    plan = one_stream(
+        {name: rows},
+        steps=2 * STEPS,
         quota=-(-rows // STEPS),
-        epochs=2,
-    )
-    plan = BatchPlan(
         seed=seed,
-        max_steps=2 * STEPS,
-        manifest=DIGEST,
-        context=7,
         order=RowOrder(block=16, window=64),
-        streams=(stream,),
+        epochs=2,
     )
     entries = [
         entry(hashlib.sha256(f"{name}/{k}/{i}".encode()).digest(), SECRET).hex()

@@ -16,18 +16,16 @@ from govray.data import arrow_rows, corpus
 from govray.data.admission import Prepared
 from govray.data.prepared import object_ranges
 from govray.data.step_reader import StepReader, StepRows
-from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
-from govray.governance.record.row_order import RowOrder
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
+from tests.support.manifests import one_stream
 from tests.support.object_server import Bucket, Server
 from tests.support.shelf import Shelf
 
 CONTEXT = 64
-STREAM = "sha256:" + "a" * 64
 
 
 @pytest.fixture(scope="module")
@@ -88,28 +86,9 @@ def files_of(folder: Place) -> dict[str, bytes]:
     return {each.relative_to(folder).as_posix(): each.read_bytes() for each in paths}
 
 
-def plan_of(prepared: Prepared, steps: int = 40) -> BatchPlan:
-    rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
-    return BatchPlan(
-        seed=3,
-        max_steps=steps,
-        manifest=prepared.digest,
-        context=CONTEXT,
-        order=RowOrder(block=1, window=1 << 20),
-        streams=(
-            StreamPlan(
-                id=STREAM,
-                profile="everything",
-                corpora=tuple(StreamCorpus(corpus=c, rows=n) for c, n in sorted(rows.items())),
-                phase=0,
-                quota=50,
-            ),
-        ),
-    )
-
-
 def reader_of(prepared: Prepared, rank: int = 0, world: int = 1) -> StepReader:
-    plan = plan_of(prepared)
+    rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
+    plan = one_stream(rows, steps=40, quota=50, manifest=prepared.digest, context=CONTEXT)
     return StepReader(prepared.folder, prepared.manifest, plan, rank=rank, world=world)
 
 

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from govray.data.probe_rows import Probes, newest_rows
-from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepared_records import PARTS_KEPT, PartRecords
 from govray.governance.record.row_order import RowOrder
-from tests.support.manifests import corpus, make_manifest, records_of
+from tests.support.manifests import (
+    DIGEST,
+    WHOLE,
+    corpus,
+    make_manifest,
+    one_stream,
+    records_of,
+)
 from tests.support.table import each_row
 
-DIGEST = "sha256:" + "0" * 64
 
-WHOLE = RowOrder(block=1, window=1 << 20)
-
-
-def plan(
-    *,
-    every: int = 1,
-    phase: int = 0,
-    epochs: int = 3,
-    order: RowOrder = WHOLE,
-) -> BatchPlan:
-    stream = StreamPlan(
-        id=DIGEST,
-        profile="p",
-        corpora=(StreamCorpus(corpus="one", rows=7), StreamCorpus(corpus="two", rows=30)),
-        quota=5,
-        every=every,
-        phase=phase,
-        epochs=epochs,
-    )
-    return BatchPlan(
-        seed=3, max_steps=40, manifest=DIGEST, context=4, order=order, streams=(stream,)
-    )
+def plan(**changes: Any) -> BatchPlan:
+    stream = {"steps": 40, "quota": 5, "context": 4, "epochs": 3} | changes
+    return one_stream({"one": 7, "two": 30}, **stream)
 
 
 @each_row(
@@ -79,22 +67,7 @@ LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
 
 def probes(*, parts: int = 1) -> Probes:
     manifest = make_manifest(corpus("one", [LENGTHS] * parts, 7), context=7)
-    stream = StreamPlan(
-        id=DIGEST,
-        profile="p",
-        corpora=(StreamCorpus(corpus="one", rows=manifest.train_rows("one")),),
-        phase=0,
-        quota=1,
-        epochs=9,
-    )
-    made = BatchPlan(
-        seed=3,
-        max_steps=4000,
-        manifest=DIGEST,
-        context=7,
-        order=RowOrder(block=1, window=1 << 20),
-        streams=(stream,),
-    )
+    made = one_stream({"one": manifest.train_rows("one")}, steps=4000, quota=1, epochs=9)
     return Probes(Path("nowhere"), manifest, made, records_of(manifest))  # nothing is read here
 
 

@@ -28,6 +28,7 @@ from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamP
 from govray.governance.record.prepare_manifest import RowGroup
 from govray.governance.record.row_order import RowOrder, round_keys
 from govray.train.worker.planned_shard import PlannedRows
+from tests.support.manifests import WHOLE
 from tests.support.planned_counts import counted_in
 from tests.support.shelf import Shelf
 from tests.support.table import each_row
@@ -35,7 +36,6 @@ from tests.support.table import each_row
 CONTEXT = 64
 STREAMS = ["sha256:" + digit * 64 for digit in "ab"]
 LOCAL = RowOrder(block=10, window=96)
-WHOLE = RowOrder(block=1, window=1 << 20)
 """So small that the corpora have many windows."""
 
 

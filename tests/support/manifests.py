@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from govray.errors import CouldNotCheck
 from govray.governance.formats import canonical_json
 from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.policy.record_commitment import commitment, entry
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import (
     Manifest,
     Part,
@@ -19,6 +21,7 @@ from govray.governance.record.prepare_manifest import (
     TokenizerIdentity,
 )
 from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.record.row_order import RowOrder
 
 DIGEST = canonical_json.sha256(b"any")
 SECRET = bytes(range(32))
@@ -105,3 +108,31 @@ def make_manifest(
 
 def records_of(manifest: Manifest) -> PreparedRecords:
     return FILES.of(manifest)
+
+
+WHOLE = RowOrder(block=1, window=1 << 20)
+"""The order of corpora that fit into one window."""
+
+
+def one_stream(
+    rows: Mapping[str, int],
+    *,
+    steps: int,
+    quota: int,
+    seed: int = 3,
+    manifest: str = DIGEST,
+    context: int = 7,
+    order: RowOrder = WHOLE,
+    **stream: Any,
+) -> BatchPlan:
+    """A plan of one stream, which reads these corpora: name → rows."""
+    corpora = tuple(StreamCorpus(corpus=name, rows=count) for name, count in rows.items())
+    own = {"id": DIGEST, "profile": "p", "corpora": corpora, "phase": 0, "quota": quota}
+    return BatchPlan(
+        seed=seed,
+        max_steps=steps,
+        manifest=manifest,
+        context=context,
+        order=order,
+        streams=(StreamPlan.model_validate(own | stream),),
+    )

@@ -93,11 +93,6 @@ def test_only_what_is_asked_for_counts_and_from_the_score_on(pii: Any) -> None:
     assert analyzer(["PHONE_NUMBER"], 0.75).kinds(["phone 4155552671"]) == ("PHONE_NUMBER",)
 
 
-@pytest.fixture(scope="module")
-def phones(pii: Any) -> dict[float, PatternAnalyzer]:
-    return {score: pii.PatternAnalyzer(["PHONE_NUMBER"], score) for score in (0.4, 0.5)}
-
-
 def test_a_finding_at_any_cut_is_found(pii: Any, analyzer: PatternAnalyzer) -> None:
     for words in ("word ", "x" * 50):
         for shift in range(0, 2 * pii.OVERLAP, 37):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +112,6 @@ def deploy(folder: Path, described: dict[str, dict[str, Any]]) -> Deployed:
     }
     world.deploy(folder, credentials=credentials)
     return Deployed(world, folder)
-
-
-Deploy = Callable[[Path, dict[str, dict[str, Any]]], Deployed]
 
 
 @pytest.fixture(scope="session")
