@@ -182,16 +182,15 @@ def fail(*_: object) -> Any:
     raise ValueError("it broke: ünknown")
 
 
-def changed(
-    change: Callable[[LossFn, nn.Module, Mapping[str, Tensor]], Tensor], at: int = 0
-) -> Any:
-    """A loss that is another one in one of its calls."""
+def changed(change: LossFn, at: int | None = None) -> Any:
+    """A loss that is another one in one of its calls; by default in all of them."""
 
     def made(_: Run) -> LossFn:
         calls = iter(range(100))
 
         def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-            return change(model, rows) if next(calls) == at else loss(model, rows)
+            here = next(calls)
+            return change(model, rows) if at in (None, here) else loss(model, rows)
 
         return loss_fn
 
@@ -379,7 +378,9 @@ FAULTS: dict[str, Fault] = (
         "forward of the second pass": Fault(changed(fail, 1)),
         "forward of the next domain": Fault(changed(fail, 2), under_way=True),
         "backward of the next domain": Fault(changed(as_backward_begins, 2), under_way=True),
-        "nan": Fault(changed(lambda *a: loss(*a) * math.nan), message=NOT_FINITE, under_way=True),
+        "nan": Fault(
+            changed(lambda *a: loss(*a) * math.nan, 0), message=NOT_FINITE, under_way=True
+        ),
         "infinity in the last pass": Fault(
             changed(lambda *a: loss(*a) * math.inf, 2), message=NOT_FINITE, under_way=True
         ),
