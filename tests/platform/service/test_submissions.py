@@ -334,5 +334,5 @@ def test_without_the_seam_an_engineer_stops_what_is_anothers(
     empty: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = submitted(empty, "admin")["id"]
-    monkeypatch.setattr(acting, "may_act", lambda *_: None)
+    monkeypatch.setattr(acting, "may_act", lambda *_, **__: None)
     assert act(empty, "engineer", theirs, "stop")[0] == 200

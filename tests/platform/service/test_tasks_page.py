@@ -82,7 +82,7 @@ def test_tasks_are_listed_with_what_each_reader_may_do(
     assert f"/tasks/{notebook}" not in page(shown, query="?state=COMPLETED")
     assert "No task is like that" in page(shown, query="?user=nobody")
     # Negative control: nothing but this decides whose buttons there are.
-    monkeypatch.setattr(acting, "may_act", lambda *_: None)
+    monkeypatch.setattr(acting, "may_act", lambda *_, **__: None)
     assert (theirs, "open") in buttons(shown, "engineer")
 
 
