@@ -22,11 +22,15 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Protocol
+
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from benchmarks.search_curves import Curves
 from benchmarks.search_trials import DIVISOR
 from govray.tune.objective import TrialReport, conclude, report
+from govray.tune.recipe import TIME
 from govray.tune.successive_halving import (
     Action,
     AsynchronousHalving,
@@ -82,6 +86,39 @@ class ToTheEnd:
     def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
         return said.step < self._steps and math.isfinite(said.value)
+
+
+class RaysOwn:
+    """ASHA on one bracket by Ray's scheduler, as `searchers.asha` has it without a limit."""
+
+    def __init__(self, bracket: Bracket) -> None:
+        self._names = iter(range(bracket.trials))
+        self._scheduler = AsyncHyperBandScheduler(
+            time_attr=TIME,
+            max_t=bracket.rungs[-1],
+            grace_period=bracket.rungs[0],
+            reduction_factor=DIVISOR,
+            brackets=1,
+        )
+        self._scheduler.set_search_properties("objective", "min")
+
+    def next(self) -> str | None:
+        """See `Method`."""
+        number = next(self._names, None)
+        if number is not None:
+            self._scheduler.on_trial_add(None, _trial(str(number)))
+        return None if number is None else str(number)
+
+    def goes_on(self, trial: str, said: TrialReport) -> bool:
+        """See `Method`."""
+        if not math.isfinite(said.value):
+            return False
+        decision = self._scheduler.on_trial_result(None, _trial(trial), said.to_result())
+        return bool(decision == AsyncHyperBandScheduler.CONTINUE)
+
+
+def _trial(name: str) -> SimpleNamespace:
+    return SimpleNamespace(trial_id=name)
 
 
 class Halving:
@@ -157,7 +194,7 @@ def race(
     found: list[Reached] = []
     last: dict[str, TrialReport] = {}
     now = Reached(0, 0, math.inf)
-    events = _events(_method(curves, form), said, curves.rungs, workers, budget)
+    events = _events(_method(curves, arm, form), said, curves.rungs, workers, budget)
     for ticks, steps, name, told in events:
         last[name] = told
         now = replace(now, ticks=ticks, steps=steps)
@@ -176,10 +213,12 @@ def since(found: Sequence[Reached], target: float) -> Reached:
     return found[above[-1] + 1 if above else 0]
 
 
-def _method(curves: Curves, form: str | None) -> Method:
+def _method(curves: Curves, arm: str, form: str | None) -> Method:
     bracket = Bracket(curves.rungs, len(curves.curves))
     if form is None:
         return ToTheEnd(bracket.trials, curves.rungs[-1])
+    if arm == "plain" and form == "stopping":
+        return RaysOwn(bracket)
     return Halving(bracket, stopping=form == "stopping")
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from govray.tune.objective import report
 from govray.tune.point_searcher import Points, from_sequence
@@ -90,13 +94,60 @@ def test_a_promoted_trial_goes_before_a_new_one() -> None:
     assert found.trials[1].status == "RUNNING"
 
 
+def results(count: int, seed: int) -> Iterator[tuple[str, int, float]]:
+    draw = random.Random(seed)
+    level = {f"t{i}": draw.random() * 3 for i in range(count)}
+    for step in (50, 100, 150, 300, 450, 900):
+        for name in draw.sample(sorted(level), count):
+            yield name, step, level[name] + draw.random() / step
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int) -> None:
+    file = search_file(searcher="asha", form="stopping", mode="conservative")
+    ours = load_searcher("asha").recipe(file, 1).tune_config.scheduler
+    assert type(ours) is AsyncHyperBandScheduler
+    ours.set_search_properties("objective", "min")
+    rays = AsyncHyperBandScheduler(
+        time_attr="step", metric="value", mode="min", max_t=900, grace_period=100,
+        reduction_factor=3, brackets=3,
+    )  # fmt: skip
+    trials = {f"t{i}": FakeTrial(f"t{i}") for i in range(30)}
+    for scheduler in (ours, rays):
+        np.random.seed(seed)
+        for trial in trials.values():
+            scheduler.on_trial_add(None, trial)
+    decisions = []
+    for name, step, loss in results(30, seed):
+        result = report(step=step, value=loss, memorization=5.0).to_result()
+        one = ours.on_trial_result(None, trials[name], result)
+        assert one == rays.on_trial_result(None, trials[name], result)
+        decisions.append(one)
+    assert {"STOP", "CONTINUE"} <= set(decisions)
+
+
 ALONE = SimpleNamespace(get_trials=list)
 
 
-def test_the_place_rule_of_the_issue() -> None:
+def stopping(brackets: list[Bracket]) -> HalvingScheduler:
     points = Points(from_sequence([{}] * 30), 30, 30)
-    machine = AsynchronousHalving([Bracket((1, 9), 9)], 3, stopping=True)
-    scheduler = HalvingScheduler(machine, points)
+    return HalvingScheduler(AsynchronousHalving(brackets, 3, stopping=True), points)
+
+
+def decisions(scheduler: Any, seed: int, of_loss: Callable[[float], float]) -> list[str]:
+    scheduler.set_search_properties("objective", "min")
+    np.random.seed(seed)
+    trials = {f"t{i}": FakeTrial(f"t{i}") for i in range(30)}
+    for trial in trials.values():
+        scheduler.on_trial_add(ALONE, trial)
+    return [
+        scheduler.on_trial_result(ALONE, trials[name], {"step": step, "objective": of_loss(loss)})
+        for name, step, loss in results(30, seed)
+    ]
+
+
+def test_the_place_rule_of_the_issue() -> None:
+    scheduler = stopping([Bracket((1, 9), 9)])
     scheduler.set_search_properties("objective", "min")
 
     def decide(name: str, objective: float) -> str:
