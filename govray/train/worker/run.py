@@ -135,7 +135,7 @@ class Run:
         step_function: StepFunction,
         *,
         state: TrainingState,
-        leaves: Sequence[AnyLeaf],
+        leaves: tuple[AnyLeaf, ...],
         sized: nn.Module,
         feed: RevocationFeed | None,
         told: Incidents | None = None,
