@@ -136,16 +136,18 @@ def _fill(data: Data) -> None:
     engine = open_store(data.url, create=True)
     zero = "sha256:" + 64 * "0"
     with Session(engine) as session:
-        session.add(tables.TrustRoot(digest=zero, name="benchmark", version=1, envelope=b""))
+        session.add(tables.TrustRootRow(digest=zero, name="benchmark", version=1, envelope=b""))
         session.add(
-            tables.Policy(digest=zero, name="benchmark", version=1, signer="none", envelope=b"")
+            tables.PolicyRow(digest=zero, name="benchmark", version=1, signer="none", envelope=b"")
         )
         session.flush()
         insert_rows(session, tables.Corpus, _corpora(sizes))
-        insert_rows(session, tables.Credential, _credentials(sizes, load_key(data.url)))
-        insert_rows(session, tables.Attestation, (_attestation(data, n, zero) for n in _all(sizes)))
-        insert_rows(session, tables.CorpusUse, _uses(data))
-        insert_rows(session, tables.Coverage, _coverage(data))
+        insert_rows(session, tables.CredentialRow, _credentials(sizes, load_key(data.url)))
+        insert_rows(
+            session, tables.AttestationRow, (_attestation(data, n, zero) for n in _all(sizes))
+        )
+        insert_rows(session, tables.CorpusUseRow, _uses(data))
+        insert_rows(session, tables.CoverageRow, _coverage(data))
         insert_rows(session, tables.Record, _records(data))
         session.commit()
     engine.dispose()

@@ -42,9 +42,9 @@ def generated(folder: Path, runs: int, numbers: int) -> str:
         made.unlink(missing_ok=True)
         engine = open_store(f"sqlite:///{made.resolve()}", create=True)
         with Session(engine) as session:
-            insert_rows(session, tables.Experiment, (_experiment(n) for n in range(runs)))
-            insert_rows(session, tables.Run, (_trial(n) for n in range(runs)))
-            insert_rows(session, tables.Metric, _metrics(numbers))
+            insert_rows(session, tables.ExperimentRow, (_experiment(n) for n in range(runs)))
+            insert_rows(session, tables.RunRow, (_trial(n) for n in range(runs)))
+            insert_rows(session, tables.MetricRow, _metrics(numbers))
             session.commit()
         engine.dispose()
         made.rename(file)

@@ -64,7 +64,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Ownership:
     """Mode and owners of a file, folder or link. ``listed``: it has an access control list."""
 
     mode: int
@@ -152,7 +152,7 @@ def reached_below(folder: Path, account: Account, most: int) -> Iterator[tuple[P
                 left += path.iterdir()
 
 
-def _replaces(folder: Entry, entry: Entry, account: Account) -> bool:
+def _replaces(folder: Ownership, entry: Ownership, account: Account) -> bool:
     """Whether the account can take ``entry`` out of ``folder``, and put another there."""
     if not folder.rights(account) & _WRITE:
         return False
@@ -160,10 +160,10 @@ def _replaces(folder: Entry, entry: Entry, account: Account) -> bool:
     return not kept or account.uid in (0, folder.uid, entry.uid)
 
 
-def _entry(path: Path) -> Entry:
+def _entry(path: Path) -> Ownership:
     found = path.lstat()
     listed = False
     if hasattr(os, "listxattr") and not stat.S_ISLNK(found.st_mode):
         with suppress(OSError):
             listed = _ACL in os.listxattr(path)
-    return Entry(found.st_mode, found.st_uid, found.st_gid, listed)
+    return Ownership(found.st_mode, found.st_uid, found.st_gid, listed)

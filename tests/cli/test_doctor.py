@@ -27,7 +27,7 @@ from govray.platform.queue.settings import read_queue
 from govray.platform.service.identity import tokens
 from govray.platform.store import pools
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import Pool
+from govray.platform.store.tables import PoolRow
 from govray.train.run_folder.clock import instant
 from tests.support.command import Run
 from tests.support.deployment import Deployment
@@ -121,7 +121,7 @@ def test_a_service_acts_for_two_only_where_a_queue_s_jobs_are_apart(
             tokens.new(session, each, role="engineer", scopes=("write",), at=instant())
         tokens.new(session, "reader", role="auditor", at=instant())  # submits nothing
         if worked_off:
-            pools.state(session, [Pool(name="default", slots=2)])
+            pools.state(session, [PoolRow(name="default", slots=2)])
         session.commit()
     engine.dispose()
 

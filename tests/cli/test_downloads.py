@@ -147,7 +147,7 @@ def service(
     with serve_models(folder, world.root, [verified], rights=rights) as served:
         with Session(served.engine) as session:
             shown = {"created": "2026-11-20T00:00:00Z", "user": "ada", "labels": {}}
-            session.add(tables.Model(name="gpt", description="", **shown))
+            session.add(tables.ModelRow(name="gpt", description="", **shown))
             session.flush()
             numbers = {"version": "1.2.0", "major": 1, "minor": 2, "patch": 0}
             session.add(

@@ -19,7 +19,7 @@ from govray.platform.store.states import (
     ExperimentState,
     RunState,
 )
-from govray.platform.store.tables import Checkpoint, Decision, Experiment, QueueEntry
+from govray.platform.store.tables import CheckpointRow, DecisionRow, ExperimentRow, QueueEntry
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.people import Service, serve
@@ -138,9 +138,9 @@ def test_runs_of_the_index_are_listed(run: Run, address: str, service: Service) 
                 hyperparameters={"lr": rate, "width": 64}, state=RunState.COMPLETED,
             )  # fmt: skip
         state = CheckpointState.COMPLETED
-        session.add(Checkpoint(run="run-a", step=2, state=state, digest=ZERO, bytes=1500))
+        session.add(CheckpointRow(run="run-a", step=2, state=state, digest=ZERO, bytes=1500))
         session.add(
-            Decision(
+            DecisionRow(
                 run="run-a", source="events", number=1, kind="stop", reason="asked", evidence={}
             )
         )
@@ -213,7 +213,7 @@ def test_an_experiment_is_forked_and_its_run_followed(
     assert "file, or --fork" in run(*here, "train", config, "--fork", first, code=2).err
     with Session(service.engine) as session:
         add_experiment(session, first, "gpt", "train", ExperimentState.STOPPED)
-        session.get_one(Experiment, first).storage = str(tmp_path)
+        session.get_one(ExperimentRow, first).storage = str(tmp_path)
         add_run(
             session, "run-c", first, ZERO, steps=3, floor=2.0, hyperparameters={},
             state=RunState.COMPLETED,
@@ -264,7 +264,7 @@ def test_a_run_is_deleted_listed_and_restored(
     with Session(service.engine) as session:
         done = ExperimentState.COMPLETED
         add_experiment(session, "run-d", "gpt", "train", done)
-        experiment = session.get_one(Experiment, "run-d")
+        experiment = session.get_one(ExperimentRow, "run-d")
         experiment.storage, experiment.user = str(tmp_path), "engineer"
         add_run(
             session, "run-d", "run-d", ZERO, steps=3, floor=2.0, hyperparameters={},

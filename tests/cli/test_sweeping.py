@@ -18,7 +18,7 @@ from govray.governance.submission.code_archive import CODE, archive_folder, arch
 from govray.platform.indexing import unnamed_archives
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Deletion, Project, QueueEntry
+from govray.platform.store.tables import DeletionRow, ProjectRow, QueueEntry
 from govray.storage.place import Place
 from govray.train.run_folder import events
 from tests.support.command import Run
@@ -95,10 +95,10 @@ def test_a_sweep_removes_old_archives_that_nothing_names(
         session.add(queued("may be resumed", ExperimentState.STOPPED))
         session.add(queued("whose run is gone", ended))
         place = {"storage": str(storage), "folder": "x", "begun": NOW, "project": "default"}
-        session.add(Deletion(run="x", experiment="whose run is gone", **place, **marks))
+        session.add(DeletionRow(run="x", experiment="whose run is gone", **place, **marks))
         session.add(queued("whose project is gone", ended, kind="notebook", project="old"))
         old = {"deleted": NOW, "settings": {}, "created": NOW, "user": "ada"}
-        session.add(Project(name="old", workspace="default", **old))
+        session.add(ProjectRow(name="old", workspace="default", **old))
         session.commit()
     engine.dispose()
     sent(storage, *NAMED, *UNNAMED)
@@ -149,8 +149,8 @@ def test_prepared_data_go_with_the_last_run_that_read_them(
     place = {"storage": str(storage), "folder": "x", "project": "default", "digests": recorded}
     engine = open_store(engine_url)
     with Session(engine) as session:
-        session.add(Deletion(run="x", experiment="x", **place, **marks))
-        session.get_one(Project, "default").settings = {"manifests": [of["set"]]}
+        session.add(DeletionRow(run="x", experiment="x", **place, **marks))
+        session.get_one(ProjectRow, "default").settings = {"manifests": [of["set"]]}
         session.add(queued("begins", ExperimentState.RUNNING))
         session.commit()
     sweep = ("store", "sweep", storage, "--json")

@@ -39,7 +39,7 @@ from govray.platform.store import pools, queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import load_key
-from govray.platform.store.tables import Pool
+from govray.platform.store.tables import PoolRow
 from govray.storage.reach import Account
 from govray.train.run_folder.clock import instant, now
 from tests.support.accounts import JOBS, OPERATOR, PERSON, SERVICE, Accounts, accounts, as_account
@@ -311,7 +311,7 @@ def open_people(url: str, people: tuple[str, ...]) -> None:
             by = ChangedBy(user=each, at=now(), token=None)
             asked = {"kind": "train", "name": "gpt", "project": "a", "config": "a: 1", "slots": 2}
             queue_entries.submit(session, **asked, by=by)
-        pools.state(session, [Pool(name="default", slots=2)])
+        pools.state(session, [PoolRow(name="default", slots=2)])
         session.commit()
     engine.dispose()
 

@@ -21,7 +21,7 @@ from govray.errors import CouldNotCheck, Refused
 from govray.governance.formats.document import format_time
 from govray.platform.attestor import register_tables
 from govray.platform.attestor.register import Register
-from govray.platform.attestor.register_tables import Attested
+from govray.platform.attestor.register_tables import RunOutcome
 from govray.platform.indexing.indexer import index_storage
 from govray.platform.queue.job import Job, JobState
 from govray.platform.store import pools, queue_entries, tables
@@ -124,7 +124,7 @@ def test_store_queue_and_register_come_back_as_they_were(
     register.open("s-1", attempt(1, "one"), at=AT)
     register.post("s-1", "one", started(), at=AT)
     register.post("s-1", "one", committed(1, 5), at=AT)
-    signed = Attested(
+    signed = RunOutcome(
         submission="s-1", run="tiny-s-1", state="ATTESTED", digest=digest("it"), why=None, at=AT
     )
     register.settle(signed, before=None)
@@ -148,8 +148,8 @@ def test_store_queue_and_register_come_back_as_they_were(
     engine = open_store(store)
     queue = replace(queue, engine=engine)
     with Session(engine) as session:
-        assert [row.id for row in session.exec(select(tables.Run))] == ["tiny-1"]
-        assert session.exec(select(tables.Attestation.run)).all() == ["tiny-1"]
+        assert [row.id for row in session.exec(select(tables.RunRow))] == ["tiny-1"]
+        assert session.exec(select(tables.AttestationRow.run)).all() == ["tiny-1"]
         assert queue_entries.places(session, waits) == line
         assert session.get(QueueEntry, late) is None
         assert pools.stated(session)[0].slots == 4

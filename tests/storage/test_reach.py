@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from govray.storage.reach import BOTH, Account, Entry, Reach, reach, reached_below
+from govray.storage.reach import BOTH, Account, Ownership, Reach, reach, reached_below
 from tests.support.accounts import JOBS, OPERATOR, SERVICE, as_account, need_root
 
 OTHERS = Account(JOBS, frozenset({JOBS}))
@@ -161,7 +161,7 @@ def test_a_folder_is_looked_into_as_far_as_was_said(top: Path) -> None:
 @given(owner=owners, listed=st.booleans(), who=members)
 def test_root_and_the_owner_can_do_everything(owner: Owner, listed: bool, who: Account) -> None:
     mode, _, gid = owner
-    entry = Entry(mode, who.uid, gid, listed)
+    entry = Ownership(mode, who.uid, gid, listed)
     assert entry.rights(who) == entry.rights(Account(0, frozenset({0}))) == 7
 
 

@@ -22,7 +22,7 @@ from govray.platform.attestor.attestor import Attestor
 from govray.platform.attestor.confinement import ParserLimits
 from govray.platform.attestor.parser import answer, confined, taken
 from govray.platform.attestor.register import Register
-from govray.platform.attestor.register_tables import Attested
+from govray.platform.attestor.register_tables import RunOutcome
 from govray.platform.attestor.settings import AttestorSettings
 from govray.platform.attestor.tasks import TASKS
 from govray.train.checkpoint import commit_folder
@@ -76,7 +76,7 @@ class Room:
     def model(self) -> Path:
         return self.attestor.settings.models / self.run.name
 
-    def attest(self) -> Attested:
+    def attest(self) -> RunOutcome:
         return self.attestor.attest(SUBMISSION, self.run.name)
 
     def with_parser(self, parser: Callable[..., Any]) -> Room:

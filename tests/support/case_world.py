@@ -28,7 +28,7 @@ from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
 from govray.platform.store.semantic_version import parse_version
 from govray.platform.store.store_secret import KEY_ENV
-from govray.platform.store.tables import Attestation, Model, ModelVersion, Record, RightsCase
+from govray.platform.store.tables import AttestationRow, ModelRow, ModelVersion, Record, RightsCase
 from tests.support.library import SUPPLIERS, operator_key
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY
@@ -202,7 +202,7 @@ def case_world(folder: Path, url: str | None = None, **settings: Any) -> Iterato
     secret.write_bytes(KEY)
     deployed = Deployed(folder)
     with Session(engine) as session:
-        session.add(Model(name=MODEL, labels={}, created=CREATED, user="engineer"))
+        session.add(ModelRow(name=MODEL, labels={}, created=CREATED, user="engineer"))
         for version in deployed.models:
             add_version(session, deployed, version)
         session.commit()
@@ -246,7 +246,7 @@ def add_version(session: Session, deployed: Deployed, version: str) -> None:
             major=number.major,
             minor=number.minor,
             patch=number.patch,
-            attestation=session.get_one(Attestation, model.digest).digest,
+            attestation=session.get_one(AttestationRow, model.digest).digest,
             stage="none",
             labels={},
             created=CREATED,

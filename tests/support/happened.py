@@ -7,7 +7,14 @@ from typing import Any
 from sqlmodel import Session
 
 from govray.platform.store.states import ExperimentState, RunState
-from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, QueueEntry, Run
+from govray.platform.store.tables import (
+    Corpus,
+    CredentialRow,
+    DecisionRow,
+    ExperimentRow,
+    QueueEntry,
+    RunRow,
+)
 
 ZERO = "sha256:" + "0" * 64
 BEFORE = "2026-11-20T09:00:00Z"
@@ -15,8 +22,10 @@ AT = "2026-11-24T09:00:00Z"
 LATER = "2026-11-24T10:00:00Z"
 
 
-def experiment(session: Session, id_: str, *, project: str = "default", **more: Any) -> Experiment:
-    row = Experiment(
+def experiment(
+    session: Session, id_: str, *, project: str = "default", **more: Any
+) -> ExperimentRow:
+    row = ExperimentRow(
         **{
             "id": id_,
             "name": id_,
@@ -35,11 +44,11 @@ def experiment(session: Session, id_: str, *, project: str = "default", **more: 
     return row
 
 
-def run_row(session: Session, name: str, state: RunState, **more: Any) -> Run:
+def run_row(session: Session, name: str, state: RunState, **more: Any) -> RunRow:
     """A run in an experiment of the same name, unless another is given."""
     if "experiment" not in more:
         experiment(session, name, project=more.pop("project", "default"))
-    row = Run(
+    row = RunRow(
         **{
             "id": name,
             "experiment": name,
@@ -63,7 +72,7 @@ def run_row(session: Session, name: str, state: RunState, **more: Any) -> Run:
 
 def decision(session: Session, run: str, number: int, kind: str, **more: Any) -> None:
     session.add(
-        Decision(
+        DecisionRow(
             **{
                 "run": run,
                 "source": "events",
@@ -110,7 +119,7 @@ def credential(session: Session, corpus: str, digest: str, until: str) -> None:
     if session.get(Corpus, corpus) is None:
         session.add(Corpus(name=corpus, supplier="acme", sensitivity="public"))
     session.add(
-        Credential(
+        CredentialRow(
             digest=digest,
             corpus=corpus,
             supplier="acme",

@@ -17,7 +17,7 @@ from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.service.http.settings import CaseSettings
 from govray.platform.store.database import open_store
 from govray.platform.store.store_secret import KEY_ENV
-from govray.platform.store.tables import Ledger, Model, ModelVersion
+from govray.platform.store.tables import LedgerRow, ModelRow, ModelVersion
 from govray.platform.store.tile_storage import TileFolder
 from govray.platform.store.tiles import write_tiles
 from tests.support.people import Service, serve
@@ -68,10 +68,10 @@ def indexed() -> Path:
         shelf.index(session, "narrow", public=True)
         for name in shelf.models:
             write(shelf.verified(name), folder / "tiles" / name)
-            ledger = session.get_one(Ledger, f"run-{name}")
+            ledger = session.get_one(LedgerRow, f"run-{name}")
             ledger.tiles = str(folder / "tiles" / name)
             session.add(ledger)
-            session.add(Model(name=name, labels={}, created=CREATED, user="engineer"))
+            session.add(ModelRow(name=name, labels={}, created=CREATED, user="engineer"))
             session.flush()
             session.add(
                 ModelVersion(

@@ -24,7 +24,7 @@ from govray.platform.service.visible.near_records import NearSearch
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
 from govray.platform.store.store_secret import KEY_ENV
-from govray.platform.store.tables import User
+from govray.platform.store.tables import UserRow
 from govray.tune.experiment_cost import experiment_cost
 
 KEY = b"k" * 32
@@ -140,7 +140,7 @@ def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
         new("revoked", "engineer")
         new("disabled", "engineer")
         tokens.revoke(session, made["revoked"], at=at)
-        session.get_one(User, "disabled").disabled = True
+        session.get_one(UserRow, "disabled").disabled = True
         session.commit()
     return made
 

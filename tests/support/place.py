@@ -12,7 +12,7 @@ from sqlmodel import Session
 from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.tables import Attestation
+from govray.platform.store.tables import AttestationRow
 from tests.support.library import Library, library
 from tests.support.people import Service
 from tests.support.runs import add_runs
@@ -64,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         narrow = running.model("narrow")
         size = narrow.ledger.size
         with Session(running.service.engine) as session:
-            row = session.get_one(Attestation, narrow.digest)
+            row = session.get_one(AttestationRow, narrow.digest)
             names = {name: running.digest(name) for name in running.shelf.models} | {
                 "policy": row.policy,
                 "root": row.trust_root,

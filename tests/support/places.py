@@ -13,7 +13,7 @@ from govray.platform.store import queue_entries, role_bindings, tenancy
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
-from govray.platform.store.tables import Checkpoint, Decision, Metric
+from govray.platform.store.tables import CheckpointRow, DecisionRow, MetricRow
 from tests.support.happened import ZERO, experiment, run_row
 from tests.support.library import Library
 from tests.support.people import NOW
@@ -118,8 +118,10 @@ def _run(session: Session, model: str, project: str) -> None:
     )
     session.add_all(
         [
-            Metric(run=run, group="training", name="loss", step=1, attempt=0, value=1.0),
-            Checkpoint(run=run, step=1, state=CheckpointState.COMPLETED, digest=ZERO),
-            Decision(run=run, source="events", number=0, kind="stop", reason="asked", evidence={}),
+            MetricRow(run=run, group="training", name="loss", step=1, attempt=0, value=1.0),
+            CheckpointRow(run=run, step=1, state=CheckpointState.COMPLETED, digest=ZERO),
+            DecisionRow(
+                run=run, source="events", number=0, kind="stop", reason="asked", evidence={}
+            ),
         ]
     )

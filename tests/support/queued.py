@@ -19,7 +19,7 @@ from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store import queue_entries
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Lease, Pool, QueueEntry
+from govray.platform.store.tables import Lease, PoolRow, QueueEntry
 from tests.support.pretended_cluster import PretendedCluster
 
 
@@ -155,7 +155,7 @@ def called(queue: Queued, call: Callable[[], None]) -> Iterator[None]:
 def emptied(store: Engine) -> Engine:
     """The store, without entries and who works them off."""
     with Session(store) as session:
-        for table in (QueueEntry, Lease, Pool):
+        for table in (QueueEntry, Lease, PoolRow):
             session.exec(delete(table))
         session.commit()
     return store

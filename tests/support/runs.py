@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
-from govray.platform.store.tables import Checkpoint, Decision, Metric, QueueEntry
+from govray.platform.store.tables import CheckpointRow, DecisionRow, MetricRow, QueueEntry
 from tests.support import happened
 from tests.support.happened import ZERO
 
@@ -30,8 +30,8 @@ def run_row(session: Session, id_: str, state: RunState, started: str) -> None:
 
 def metric(
     run: str, step: int, value: float, *, group: str = "training", attempt: int = 0, **more: bool
-) -> Metric:
-    return Metric(
+) -> MetricRow:
+    return MetricRow(
         run=run, group=group, name="loss", step=step, attempt=attempt, value=value, **more
     )
 
@@ -82,7 +82,7 @@ def add_runs(engine: Engine) -> None:
                 metric("done", 2, 4.0, attempt=1),
                 metric("done", 2, float("inf"), group="validation", attempt=1),
                 metric("going", 1, 5.0),
-                Decision(
+                DecisionRow(
                     run="done",
                     source="ledger",
                     number=0,
@@ -93,7 +93,7 @@ def add_runs(engine: Engine) -> None:
                     evidence={},
                 ),
                 *(
-                    Checkpoint(run="done", step=step, state=state, digest=ZERO, bytes=2**40)
+                    CheckpointRow(run="done", step=step, state=state, digest=ZERO, bytes=2**40)
                     for step, state in enumerate(CheckpointState)
                 ),
             ]

@@ -25,7 +25,7 @@ from sqlmodel import Session
 from govray.governance.policy.credential import Period
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store.model_index import index_model
-from govray.platform.store.tables import Attestation
+from govray.platform.store.tables import AttestationRow
 from tests.support.world import World
 
 KEY = b"the secret of a store in a test."
@@ -74,7 +74,7 @@ class Shelf:
 
     def index(
         self, session: Session, *names: str, public: bool | None = None
-    ) -> tuple[Attestation, ...]:
+    ) -> tuple[AttestationRow, ...]:
         """Index models by name, all of them by default; not committed."""
         return tuple(
             index_model(

@@ -106,7 +106,7 @@ def index(
 
 def add_version(session: Session, name: str, attestation: str) -> None:
     session.add(
-        tables.Model(name=name, description=name, labels={}, created=STARTED, user="somebody")
+        tables.ModelRow(name=name, description=name, labels={}, created=STARTED, user="somebody")
     )
     session.flush()
     session.add(
@@ -144,7 +144,7 @@ def add_experiments(session: Session, policy: str) -> None:
             state=RunState.COMPLETED if steps == 400 else RunState.STOPPED,
         )
         session.add(
-            tables.Metric(
+            tables.MetricRow(
                 run=f"{SEARCH}-{number:02}",
                 group="search",
                 name="memorization",
@@ -163,7 +163,7 @@ def add_experiments(session: Session, policy: str) -> None:
         hyperparameters={},
         state=RunState.RUNNING,
     )
-    session.get_one(tables.Experiment, SEARCH).config = {
+    session.get_one(tables.ExperimentRow, SEARCH).config = {
         "name": "learning-rate-search",
         "search": {"metric": "validation/loss", "memorization": {"tau": 2.5}},
     }
@@ -178,7 +178,7 @@ def add_experiments(session: Session, policy: str) -> None:
     add_decision(session, LIVE, 3, "rollback", back, corpus="alpha")
     for step, state in ((40, CheckpointState.DELETED), (80, CheckpointState.COMPLETED)):
         session.add(
-            tables.Checkpoint(
+            tables.CheckpointRow(
                 run=LIVE,
                 step=step,
                 state=state,
@@ -303,4 +303,6 @@ def add_run(
 
 
 def add_number(session: Session, run: str, group: str, step: int, value: float) -> None:
-    session.add(tables.Metric(run=run, group=group, name="loss", step=step, attempt=1, value=value))
+    session.add(
+        tables.MetricRow(run=run, group=group, name="loss", step=step, attempt=1, value=value)
+    )

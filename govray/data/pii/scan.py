@@ -78,7 +78,7 @@ class PiiFilter:
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(len(asked or ()) or _cpus()))
             if asked is None:
-                asked = [stack.enter_context(_Process(self._scan)) for _ in range(_cpus())]
+                asked = [stack.enter_context(_Scanner(self._scan)) for _ in range(_cpus())]
             # Behind an error nothing further is asked, and no process is waited for.
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             idle: queue.SimpleQueue[Ask] = queue.SimpleQueue()
@@ -120,7 +120,7 @@ class PiiFilter:
             return "it is not UTF-8"
 
 
-class _Process:
+class _Scanner:
     """A process that scans, as a context. It ends when its input does, whatever ends this one."""
 
     def __init__(self, scan: PiiScan) -> None:
@@ -153,7 +153,7 @@ class _Process:
         told: Answer = json.loads(answer)
         return told
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> _Scanner:
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -58,7 +58,7 @@ def samples(found: SourceObject, columns: ColumnMapping, limit: int) -> Iterator
             kept = _Kept(stream)
             # It reads, and does nothing else.
             read_only = cast(BinaryIO, kept)
-            with tarfile.open(fileobj=read_only, mode="r|", tarinfo=_Header) as tar:
+            with tarfile.open(fileobj=read_only, mode="r|", tarinfo=_TarHeader) as tar:
                 for row, files in enumerate(_samples(tar, limit), 1):
                     yield row, files if isinstance(files, str) else _sample(files, rows)
                     progress[0] = row
@@ -89,7 +89,7 @@ class _Kept:
             kept = self._stream.read(1 << 20)
 
 
-class _Header(tarfile.TarInfo):
+class _TarHeader(tarfile.TarInfo):
     """A header of a tar, one that extends the next header among them.
 
     ``tarfile`` reads such an extension whole, and the header behind it by recursion. So the size

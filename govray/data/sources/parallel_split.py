@@ -82,7 +82,7 @@ def split(
         scratch = tempfile.TemporaryDirectory(prefix=f".{name}.parts.", dir=out)
         folder = Path(staged.enter_context(scratch)).resolve()
         new = NewCorpora(out, name, terms.defaults if terms else {}, check, staged)
-        task = Task(reading, terms, folder, new_secret())
+        task = SplitTask(reading, terms, folder, new_secret())
         for result in _results(source, task):
             selection.merge(result.selection)
             if result.error is not None:
@@ -101,7 +101,7 @@ def secret_of(secret: bytes, terms: RecordTerms | None) -> bytes:
     return hmac.digest(secret, repr(terms).encode(), "sha256")
 
 
-def _results(source: RecordSource, task: Task) -> Iterator[TaskResult]:
+def _results(source: RecordSource, task: SplitTask) -> Iterator[TaskResult]:
     items = [
         {"number": number, "source": pickle.dumps(bundle)}
         for number, bundle in enumerate(bundles(source))
@@ -130,7 +130,7 @@ def bundles(source: RecordSource) -> Iterator[RecordSource]:
 
 
 @dataclass(frozen=True)
-class Task:
+class SplitTask:
     """The work on some objects; travels to Ray Data's tasks."""
 
     reading: Reading

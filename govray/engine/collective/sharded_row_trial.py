@@ -89,7 +89,7 @@ class ShardedRowTrial:
                 own = [each for each in passes if self._planner.domain_of(each) == domain]
                 rows = self._some(own)
                 for place in range(self._rows):
-                    _Comparison(self, rows, place, exchange, loss_fn).run()
+                    _ShardComparison(self, rows, place, exchange, loss_fn).run()
                 if not self._looked and exchange.total(torch.tensor([float(len(self._flat))])) > 0:
                     self._planner.unsliced = f"no rows first in {', '.join(sorted(self._flat))}"
                 self._looked = True
@@ -127,7 +127,7 @@ class ShardedRowTrial:
         ]
 
 
-class _Comparison:
+class _ShardComparison:
     """Compares the row at a place with itself."""
 
     def __init__(

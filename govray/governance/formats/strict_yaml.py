@@ -76,7 +76,7 @@ def read_yaml(text: str | bytes, *, name: str) -> Source:
         raise Malformed(f"larger than {MAX_BYTES} bytes", where=name)
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        root = _Loader(text).get_single_node()
+        root = _Composer(text).get_single_node()
     except UnicodeDecodeError as error:
         raise Malformed(f"not UTF-8 at byte {error.start}", where=name) from None
     except yaml.MarkedYAMLError as error:
@@ -121,7 +121,7 @@ class PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-class _Loader(PlainLoader):
+class _Composer(PlainLoader):
     """The composer only: nodes with marks, no construction of objects."""
 
     # Our own table, so that the YAML 1.1 resolvers of the base class do not apply.
@@ -130,7 +130,7 @@ class _Loader(PlainLoader):
 
 for _kind, _pattern, _first in _PLAIN:
     # An empty scalar has no first character; the resolver files it under "".
-    _Loader.add_implicit_resolver(
+    _Composer.add_implicit_resolver(
         _TAG + _kind,
         re.compile(rf"(?:{_pattern.pattern})\Z"),
         [*_first, ""] if _kind == "null" else [*_first],

@@ -31,7 +31,7 @@ from sqlmodel import Session, col, select
 from govray.governance.formats.document import format_time
 from govray.platform.alerts.sending import LIMIT_S, ReceiverAnswer, post
 from govray.platform.store.states import DeliveryState
-from govray.platform.store.tables import Alert, Delivery, Webhook
+from govray.platform.store.tables import Alert, Delivery, WebhookRow
 from govray.platform.store.webhooks import mask
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
@@ -89,7 +89,7 @@ JITTER = 0.2
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Sending:
     """A delivery that this process sends, and all that this takes."""
 
     webhook: str
@@ -174,18 +174,18 @@ class Deliverer:
         random.shuffle(found)
         return found
 
-    def _take(self, webhook: str, most: int) -> list[_Held]:
+    def _take(self, webhook: str, most: int) -> list[_Sending]:
         """Hold up to ``most`` deliveries of a webhook that nobody holds."""
         if most <= 0:
             return []
         d, at = Delivery, self._clock()
         now = format_time(at)
-        found: list[_Held] = []
+        found: list[_Sending] = []
         with Session(self._engine) as session:
             rows = session.execute(
-                select(d, Alert, Webhook)
+                select(d, Alert, WebhookRow)
                 .join(Alert, col(Alert.id) == col(d.alert))
-                .join(Webhook, col(Webhook.id) == col(d.webhook))
+                .join(WebhookRow, col(WebhookRow.id) == col(d.webhook))
                 .where(
                     col(d.webhook) == webhook,
                     col(d.state) == DeliveryState.PENDING,
@@ -210,11 +210,11 @@ class Deliverer:
                 if taken.rowcount == 1:
                     secret = mask(of.secret, of.id, self._key)
                     body = event_body(alert, self._source)
-                    found.append(_Held(of.id, alert.id, of.url, secret, body, row.tries))
+                    found.append(_Sending(of.id, alert.id, of.url, secret, body, row.tries))
             session.commit()
         return found
 
-    def _deliver(self, held: _Held) -> None:
+    def _deliver(self, held: _Sending) -> None:
         try:
             at = int(self._clock().timestamp())
             headers = {
@@ -227,7 +227,7 @@ class Deliverer:
             with self._lock:
                 self._under_way[held.webhook] -= 1
 
-    def _note(self, held: _Held, answer: ReceiverAnswer) -> None:
+    def _note(self, held: _Sending, answer: ReceiverAnswer) -> None:
         """Write down what became of a try, unless another holds the delivery by now."""
         d, tries = Delivery, held.tries + 1
         values: dict[str, object] = {

@@ -26,15 +26,15 @@ from govray.platform.store.states import DeliveryState, ExperimentState, RunStat
 from govray.platform.store.tables import (
     Alert,
     Corpus,
-    Credential,
-    Decision,
+    CredentialRow,
+    DecisionRow,
     Delivery,
-    Experiment,
-    Project,
+    ExperimentRow,
+    ProjectRow,
     QueueEntry,
     Reverification,
-    Run,
-    Webhook,
+    RunRow,
+    WebhookRow,
 )
 from govray.platform.store.usage import month_of, usage
 from govray.platform.store.webhooks import event_id
@@ -67,7 +67,7 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
     Returns:
         How many there were. Until none is left, there may be more.
     """
-    webhooks = session.exec(select(Webhook)).all()
+    webhooks = session.exec(select(WebhookRow)).all()
     number = 0
     soon = format_time(parse_time(at) + ahead)
     for found in (
@@ -92,7 +92,7 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
     return number
 
 
-def wanted(webhook: Webhook, alert: Alert) -> bool:
+def wanted(webhook: WebhookRow, alert: Alert) -> bool:
     return (
         alert.kind in webhook.kinds
         and webhook.project in (None, alert.project)
@@ -127,10 +127,12 @@ def _new(session: Session, rows: Any, kind: Any, subject: Any, mark: Any, *order
 
 
 def _ended_runs(session: Session) -> Iterator[_Found]:
-    t, d = Run, Decision
+    t, d = RunRow, DecisionRow
     # What ended with an error has no signed end; its last decision says when.
     last = select(func.max(d.at)).where(d.run == t.id).correlate(t).scalar_subquery()
-    ended = select(t, Experiment, last).join(Experiment, col(Experiment.id) == col(t.experiment))
+    ended = select(t, ExperimentRow, last).join(
+        ExperimentRow, col(ExperimentRow.id) == col(t.experiment)
+    )
     for state, kind in ((RunState.COMPLETED, "run.completed"), (RunState.ERROR, "run.error")):
         mark: Any = cast(col(t.attempts), String) if kind == "run.error" else literal("")
         rows = ended.where(col(t.state) == state)
@@ -156,7 +158,7 @@ def _ended_runs(session: Session) -> Iterator[_Found]:
 
 
 def _ended_searches(session: Session) -> Iterator[_Found]:
-    e, kind = Experiment, "search.completed"
+    e, kind = ExperimentRow, "search.completed"
     ended = select(e).where(e.kind == "tune", col(e.state) == ExperimentState.COMPLETED)
     for (row,) in _new(session, ended, kind, e.id, "", e.started):
         data = {"experiment": row.id, "name": row.name}
@@ -164,14 +166,14 @@ def _ended_searches(session: Session) -> Iterator[_Found]:
 
 
 def _decided(session: Session) -> Iterator[_Found]:
-    d = Decision
+    d = DecisionRow
     # Of the event log, which grows at its end: a decision keeps its number.
     mark: Any = cast(col(d.number), String)
     kind: Any = literal("run.") + col(d.kind)
     decided = (
-        select(d, Experiment)
-        .join(Run, col(Run.id) == col(d.run))
-        .join(Experiment, col(Experiment.id) == col(Run.experiment))
+        select(d, ExperimentRow)
+        .join(RunRow, col(RunRow.id) == col(d.run))
+        .join(ExperimentRow, col(ExperimentRow.id) == col(RunRow.experiment))
         .where(col(d.kind).in_(_DECIDED), d.source == "events")
     )
     for row, experiment in _new(session, decided, kind, d.run, mark, d.run, d.number):
@@ -224,7 +226,7 @@ def _entries(session: Session) -> Iterator[_Found]:
 def _budgets(session: Session, at: str) -> Iterator[_Found]:
     """Projects that have used their accelerator-hours of this month. What started in a month counts
     for it, so ``govray usage --since`` its first day says the same."""
-    p, began, kind = Project, month_of(at), "project.budget"
+    p, began, kind = ProjectRow, month_of(at), "project.budget"
     month = began[: len("YYYY-MM")]
     rows = session.exec(
         select(p)
@@ -239,7 +241,7 @@ def _budgets(session: Session, at: str) -> Iterator[_Found]:
         session,
         at=at,
         since=began,
-        experiments=col(Experiment.project).in_(names),
+        experiments=col(ExperimentRow.project).in_(names),
         entries=col(QueueEntry.project).in_(names),
     )
     for each in found:
@@ -255,7 +257,7 @@ def _budgets(session: Session, at: str) -> Iterator[_Found]:
 
 def _credentials(session: Session, soon: str) -> Iterator[_Found]:
     """Corpora whose last credential ends by then, or has ended."""
-    c, newer, kind = Credential, aliased(Credential), "credential.expiring"
+    c, newer, kind = CredentialRow, aliased(CredentialRow), "credential.expiring"
     followed = (
         select(newer.digest)
         .where(col(newer.corpus) == col(c.corpus), col(newer.valid_until) > col(c.valid_until))

@@ -25,7 +25,7 @@ from govray.platform.alerts.delivery import Deliverer
 from govray.platform.alerts.noticing import notice
 from govray.platform.store import leases
 from govray.platform.store.reverifications import newest
-from govray.platform.store.tables import Attestation, ModelVersion, Reverification
+from govray.platform.store.tables import AttestationRow, ModelVersion, Reverification
 
 # Registered models, verified again: what held when they were registered may not hold today.
 #
@@ -53,11 +53,11 @@ def reverify(engine: Engine, verify: Verify, now: Callable[[], str]) -> dict[str
     """
     with Session(engine) as session:
         rows = session.execute(
-            select(col(Attestation.digest), col(Attestation.folder))
-            .join(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
+            select(col(AttestationRow.digest), col(AttestationRow.folder))
+            .join(ModelVersion, col(ModelVersion.attestation) == col(AttestationRow.digest))
             .where(col(ModelVersion.stage).in_(STAGES))
             .distinct()
-            .order_by(col(Attestation.digest))
+            .order_by(col(AttestationRow.digest))
         ).all()
     found = {}
     for digest, folder in rows:

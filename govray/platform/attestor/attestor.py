@@ -48,7 +48,7 @@ from govray.governance.verify.envelope_steps import check_execution
 from govray.platform.attestor.comparison import compare, execution
 from govray.platform.attestor.parser import MORE
 from govray.platform.attestor.register import Register
-from govray.platform.attestor.register_tables import Accepted, Attested, Posted
+from govray.platform.attestor.register_tables import Accepted, Posted, RunOutcome
 from govray.platform.attestor.settings import AttestorSettings
 from govray.platform.attestor.staging import copy_once, printable_name
 from govray.storage.atomic_file import make_folder, sync_folder
@@ -106,7 +106,7 @@ class Attestor:
     clock: Callable[[], datetime]
     tries: dict[str, Tries] = field(default_factory=dict)
 
-    def once(self, stopping: Callable[[], bool] = lambda: False) -> Iterator[Attested]:
+    def once(self, stopping: Callable[[], bool] = lambda: False) -> Iterator[RunOutcome]:
         """Attest what waits for it and is due; what was decided of each.
 
         ``stopping`` is asked before each run, and ends the pass. What could not be checked is tried
@@ -136,7 +136,7 @@ class Attestor:
     def _tries(self, run: str) -> Tries:
         return self.tries.get(run, Tries())
 
-    def attest(self, submission: str, run: str) -> Attested:
+    def attest(self, submission: str, run: str) -> RunOutcome:
         """Attest one run.
 
         Returns:
@@ -308,8 +308,8 @@ class Attestor:
 
     def _settled(
         self, submission: str, run: str, *, digest: str | None = None, why: str | None = None
-    ) -> Attested:
-        new = Attested(
+    ) -> RunOutcome:
+        new = RunOutcome(
             submission=submission,
             run=run,
             state="ATTESTED" if digest else "NOT_ATTESTED",

@@ -34,8 +34,8 @@ from govray.platform.attestor.register_rules import MOST_RUNS, belongs, opens, o
 from govray.platform.attestor.register_tables import (
     Accepted,
     Attempt,
-    Attested,
     Posted,
+    RunOutcome,
     open_tables,
 )
 
@@ -245,12 +245,12 @@ class Register:
             found = connection.execute(_finish(last)).mappings().one()
         return Posted(**found).at
 
-    def attested(self, submission: str, run: str) -> Attested | None:
+    def attested(self, submission: str, run: str) -> RunOutcome | None:
         """What became of a run, if that is decided."""
         with self._of(submission) as connection:
             return _attested(connection, submission, run)
 
-    def settle(self, new: Attested, *, before: Attested | None) -> bool:
+    def settle(self, new: RunOutcome, *, before: RunOutcome | None) -> bool:
         """Write what became of a run, if ``before`` is what the register has of it. False if it has
         something else by now."""
         table = tables.attested
@@ -392,8 +392,8 @@ def _standing(
     )
 
 
-def _attested(connection: Connection, submission: str, run: str) -> Attested | None:
+def _attested(connection: Connection, submission: str, run: str) -> RunOutcome | None:
     table = tables.attested
     statement = select(table).where(table.c.submission == submission, table.c.run == run)
     row = connection.execute(statement).mappings().one_or_none()
-    return Attested(**row) if row is not None else None
+    return RunOutcome(**row) if row is not None else None

@@ -73,7 +73,7 @@ class Posted(PostForm):
     at: Timestamp
 
 
-class Attested(Document):
+class RunOutcome(Document):
     """What became of a run: the digest of its attestation, or why it has none."""
 
     submission: SubmissionId

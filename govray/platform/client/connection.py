@@ -275,7 +275,7 @@ def opener(host: str) -> urllib.request.OpenerDirector:
     """What sends requests to ``host``, and follows no redirect."""
     # A proxy on the way to this machine would see the token, which goes unencrypted.
     proxies = [urllib.request.ProxyHandler({})] if is_here(host) else []
-    return urllib.request.build_opener(_NoRedirect, *proxies)
+    return urllib.request.build_opener(_RefusedRedirect, *proxies)
 
 
 def checked_url(server: str, *, query: bool = False) -> str:
@@ -348,7 +348,7 @@ class OpenedFile:
         self._response.close()
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class _RefusedRedirect(urllib.request.HTTPRedirectHandler):
     """Makes an error of each redirect: it would take the request, and a body, somewhere else."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:

@@ -69,17 +69,17 @@ def put_checkpoints(
         times: (Step, digest) → when it was committed, by what is newly read of the event log.
             Commits that it never told of have no time, because a file's is that of the last copy.
     """
-    of_run = select(tables.Checkpoint).where(tables.Checkpoint.run == run)
+    of_run = select(tables.CheckpointRow).where(tables.CheckpointRow.run == run)
     held = {row.step: row for row in session.exec(of_run)}
     for step in sorted(found.keys() | held.keys()):
-        row = held.get(step) or tables.Checkpoint(run=run, step=step, state=_ACTIVE)
+        row = held.get(step) or tables.CheckpointRow(run=run, step=step, state=_ACTIVE)
         before = row.digest
         _settle(row, found.get(step))
         row.at = times.get((step, row.digest or ""), row.at if row.digest == before else None)
         session.add(row)
 
 
-def _settle(row: tables.Checkpoint, found: Found | None) -> None:
+def _settle(row: tables.CheckpointRow, found: Found | None) -> None:
     what = f"checkpoint of step {row.step} of {row.run}"
     if found is None:  # one that was no commit yet, its writer cleared away
         gone = _ERROR if row.state in (_ACTIVE, _ERROR) else _DELETED

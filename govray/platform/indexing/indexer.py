@@ -196,7 +196,7 @@ def index_storage(
     for search in searches:
         with _reported(report, search.folder), Session(engine) as session:
             owner = submitted(session, settings.queue, search.folder.name)
-            known = session.get(tables.Experiment, owner.id if owner else search.folder.name)
+            known = session.get(tables.ExperimentRow, owner.id if owner else search.folder.name)
             if known is not None:
                 begin_writing(session)
                 settle_search(session, known, search)
@@ -252,7 +252,7 @@ def index_run(
     folder: Place,
     settings: IndexSettings,
     search: IndexedSearch | None = None,
-) -> tables.Run:
+) -> tables.RunRow:
     """Write the rows of one run; the caller commits.
 
     Raises:
@@ -263,12 +263,12 @@ def index_run(
     # The size is taken first: what is written meanwhile is read again next time.
     size = events.size(folder)
     below = _below(folder, storage)
-    of_folder = select(tables.Run).where(tables.Run.folder == below)
-    here = col(tables.Experiment.storage) == str(storage)
-    known = session.exec(of_folder.join(tables.Experiment).where(here)).first()
+    of_folder = select(tables.RunRow).where(tables.RunRow.folder == below)
+    here = col(tables.ExperimentRow.storage) == str(storage)
+    known = session.exec(of_folder.join(tables.ExperimentRow).where(here)).first()
     if known and search is None and (known.state, known.read_bytes) == (_ENDED, size):
         put_checkpoints(session, known.id, found_on_storage(folder, writing=False), {})
-        indexed = session.get_one(tables.Experiment, known.experiment)
+        indexed = session.get_one(tables.ExperimentRow, known.experiment)
         if (owner := entry(session, settings.queue, indexed.id)) is not None:
             settle(indexed, owner)
         return known
@@ -278,7 +278,7 @@ def index_run(
     )
     told = search.trials.get(folder.name) if search else None
     experiment = _experiment(session, storage, record, settings, search)
-    row = session.get(tables.Run, record.run_id)
+    row = session.get(tables.RunRow, record.run_id)
     if row is not None and (row.folder, row.experiment) != (below, experiment.id):
         raise Refused(
             f"another run of the name {record.run_id} is in the index, at {row.folder}",
@@ -338,14 +338,14 @@ def _below(folder: Place, storage: Place) -> str:
     return str(Path(str(folder)).resolve().relative_to(Path(str(storage))))
 
 
-def settle_search(session: Session, row: tables.Experiment, search: IndexedSearch) -> None:
+def settle_search(session: Session, row: tables.ExperimentRow, search: IndexedSearch) -> None:
     """The state of a search, from its own record and its runs'."""
     if search.concluded:
         state = RunState.COMPLETED
     else:
         state = RunState.RUNNING if driving(search.folder) else RunState.STOPPED
     row.state = ExperimentState(advance(RUN, RunState(row.state.value), state, row.id).value)
-    ended = select(tables.Run.finished).where(tables.Run.experiment == row.id)
+    ended = select(tables.RunRow.finished).where(tables.RunRow.experiment == row.id)
     times = [at for at in session.exec(ended) if at]
     row.finished = max(times, default=None) if search.concluded else None
     session.add(row)
@@ -357,12 +357,12 @@ def _experiment(
     record: RunRecord,
     settings: IndexSettings,
     search: IndexedSearch | None,
-) -> tables.Experiment:
-    known: tables.Experiment | None = None
+) -> tables.ExperimentRow:
+    known: tables.ExperimentRow | None = None
     if record.replay_of is not None:  # counted where its run is
-        replayed = session.get(tables.Run, record.replay_of)
+        replayed = session.get(tables.RunRow, record.replay_of)
         if replayed is not None:
-            known = session.get_one(tables.Experiment, replayed.experiment)
+            known = session.get_one(tables.ExperimentRow, replayed.experiment)
     name = search.folder.name if search else record.run_id
     if known is not None:
         owner = entry(session, settings.queue, known.id)
@@ -370,7 +370,7 @@ def _experiment(
         owner = submitted(session, settings.queue, name)
         if owner is None:
             refuse_false_claim(session, settings.queue, record, name)
-        known = session.get(tables.Experiment, owner.id if owner else name)
+        known = session.get(tables.ExperimentRow, owner.id if owner else name)
     if known is not None:
         if known.storage != str(storage):
             raise Refused(
@@ -387,7 +387,7 @@ def _experiment(
         name: text[:longest] if isinstance(text := config.get(name), str) else ""
         for name, longest in (("description", LONGEST_DESCRIPTION), ("notes", LONGEST_NOTES))
     }
-    row = tables.Experiment(
+    row = tables.ExperimentRow(
         **said,
         id=owner.id if owner else name,
         name=search.name if search else given.name if given else record.run_id,
@@ -411,9 +411,9 @@ def _experiment(
 
 
 def _new_run(
-    record: RunRecord, experiment: tables.Experiment, folder: str, told: SearchTrial | None
-) -> tables.Run:
-    return tables.Run(
+    record: RunRecord, experiment: tables.ExperimentRow, folder: str, told: SearchTrial | None
+) -> tables.RunRow:
+    return tables.RunRow(
         id=record.run_id,
         experiment=experiment.id,
         folder=folder,

@@ -58,7 +58,7 @@ class LogReading:
     more: bool = False
 
     @classmethod
-    def of(cls, row: tables.Run, size: int) -> LogReading:
+    def of(cls, row: tables.RunRow, size: int) -> LogReading:
         """That of a run whose log has so many bytes; a shorter one than before is read anew."""
         if not row.reading or size < row.read_bytes:
             return cls()

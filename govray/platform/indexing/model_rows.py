@@ -40,14 +40,14 @@ def index_run_model(
         model_folder.ATTESTATION, limit=model_folder.MAX_ENVELOPE
     )
     held = session.exec(
-        select(tables.Attestation).where(
-            tables.Attestation.envelope_digest == canonical_json.sha256(data),
-            tables.Attestation.folder == str(model),
+        select(tables.AttestationRow).where(
+            tables.AttestationRow.envelope_digest == canonical_json.sha256(data),
+            tables.AttestationRow.folder == str(model),
         )
     ).first()
     known = (
         held is not None
-        and session.get_one(tables.TrustRoot, held.trust_root).envelope == anchor.root
+        and session.get_one(tables.TrustRootRow, held.trust_root).envelope == anchor.root
     )
     if known and held and held.has_records:
         return 0
@@ -120,8 +120,8 @@ def index_run_audit(session: Session, folder: Place, anchor: TrustAnchor) -> Non
     data, now = read_regular(path), datetime.now(UTC)
     trust = anchor.load(at=now, delegations=read_record(folder).delegations)
     audited = verify_memorization_manifest(trust, data, at=now)
-    if session.get(tables.MemorizationManifest, audited.digest) is None:
-        row = tables.MemorizationManifest(
+    if session.get(tables.MemorizationManifestRow, audited.digest) is None:
+        row = tables.MemorizationManifestRow(
             digest=audited.digest,
             run=audited.document.run,
             weights=audited.document.files[model_folder.WEIGHTS],

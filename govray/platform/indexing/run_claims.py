@@ -71,7 +71,7 @@ def refuse_another_place(
     what, called_so = "a run", True
     if record.replay_of is not None:
         what = f"a replay of {record.replay_of}"
-        replayed = session.get(tables.Run, record.replay_of)
+        replayed = session.get(tables.RunRow, record.replay_of)
         if replayed is None:
             raise Refused(f"it is {what}, which is not in the index", where=below)
         above, called_so = f"{replayed.folder}/{REPLAYS}", is_replay(record.run_id)

@@ -171,7 +171,7 @@ def supersede(session: Session, run: str, began: Iterable[tuple[int, int]]) -> s
     Args:
         began: (Step, attempt) of each. Numbers of the monitor and of a search have no attempt.
     """
-    m = tables.Metric
+    m = tables.MetricRow
     touched: set[_Line] = set()
     # Of all that others began, the earliest supersedes what any does: one for its own numbers.
     first = min(began := [*began], default=None)
@@ -227,7 +227,7 @@ def _put_line(
     *,
     whole: bool,
 ) -> None:
-    m = tables.Metric
+    m = tables.MetricRow
     key = canonical_json.encode([*line]).decode()
     halved = lines.get(key, 0)
     of_line = (col(m.run) == run, col(m.group) == line[0], col(m.name) == line[1])
@@ -267,7 +267,7 @@ def _put_line(
 
 def _halve(session: Session, of_line: Sequence[Any], halved: int) -> bool:
     """Move numbers of the coarsest resolution to the next, if they are too many."""
-    m = tables.Metric
+    m = tables.MetricRow
     counting = (*of_line, col(m.archived).is_(False))
     coarse = (*counting, col(m.resolution) == 0)
     count = session.scalar(select(func.count()).select_from(m).where(*coarse)) or 0
@@ -291,7 +291,7 @@ def _halve(session: Session, of_line: Sequence[Any], halved: int) -> bool:
 
 
 def _held(session: Session, *where: Any) -> dict[_Place, _Held]:
-    m = tables.Metric
+    m = tables.MetricRow
     rows = session.execute(
         select(
             col(m.group), col(m.name), col(m.step), col(m.attempt),
@@ -304,7 +304,7 @@ def _held(session: Session, *where: Any) -> dict[_Place, _Held]:
 def _write(
     session: Session, run: str, held: Mapping[_Place, _Held], put: Mapping[_Place, _Held]
 ) -> None:
-    m = tables.Metric
+    m = tables.MetricRow
     new = [
         {"run": run, **place._asdict(), **row._asdict()}
         for place, row in put.items()
@@ -329,7 +329,7 @@ def _write(
 
 def best(session: Session, run: str, metric: str, goal: str) -> float | None:
     """The best value of a metric that counts: ``validation/loss``, or ``f1`` of the loop's own."""
-    m = tables.Metric
+    m = tables.MetricRow
     group, _, name = metric.rpartition("/")
     reach = func.min(col(m.value)) if goal == "min" else func.max(col(m.value))
     found: float | None = session.scalar(
@@ -345,14 +345,14 @@ def put_decisions(
     session: Session, run: str, source: str, made: Sequence[Decided], *, after: int = 0
 ) -> None:
     """Put the decisions of one source in the place of those from number ``after`` on."""
-    number = col(tables.Decision.number)
-    of_source = (col(tables.Decision.source) == source, number >= after)
+    number = col(tables.DecisionRow.number)
+    of_source = (col(tables.DecisionRow.source) == source, number >= after)
     session.connection().execute(
-        delete(tables.Decision).where(col(tables.Decision.run) == run, *of_source)
+        delete(tables.DecisionRow).where(col(tables.DecisionRow.run) == run, *of_source)
     )
     rows = [
         {"run": run, "source": source, "number": number, **asdict(each)}
         for number, each in enumerate(made, after)
     ]
     if rows:
-        session.connection().execute(insert(tables.Decision), rows)
+        session.connection().execute(insert(tables.DecisionRow), rows)

@@ -71,7 +71,7 @@ def sweep(engine: Engine, storage: Place, *, at: str, attestor: bool = False) ->
 
 def _left(engine: Engine, storage: Place) -> list[str]:
     """Folders below a storage of tasks whose project is deleted, and of searches without a run."""
-    d, e, q, p = tables.Deletion, tables.Experiment, tables.QueueEntry, tables.Project
+    d, e, q, p = tables.DeletionRow, tables.ExperimentRow, tables.QueueEntry, tables.ProjectRow
     gone = select(d.folder).join(e, col(e.id) == col(d.experiment)).where(e.kind == "tune")
     gone = gone.where(col(d.gone).is_not(None), d.storage == str(storage))
     over = select(q.id).join(p, col(p.name) == col(q.project))
@@ -103,7 +103,7 @@ def retain(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -
         settings = settings_by_project(session)
         rules = {name: each.retention for name, each in settings.items() if each.retention}
         for run in deletions.retained(session, str(storage), rules, at=at):
-            project = session.get_one(tables.Experiment, run.experiment).project
+            project = session.get_one(tables.ExperimentRow, run.experiment).project
             try:
                 deletions.check_may_go(session, run, attestor=attestor)
                 removal.check_may_go(storage, run.folder)
@@ -125,10 +125,10 @@ def retain(engine: Engine, storage: Place, *, at: str, attestor: bool = False) -
 def _remove(engine: Engine, storage: Place, run: str, *, at: str, attestor: bool) -> bool:
     with Session(engine) as session:
         begin_writing(session)
-        row = session.get(tables.Deletion, run)
+        row = session.get(tables.DeletionRow, run)
         if row is None or row.gone is not None or row.restored is not None:
             return False  # restored meanwhile, or another sweep was faster
-        known = session.get(tables.Run, run)
+        known = session.get(tables.RunRow, run)
         begins = row.begun is None
         # What a kill left before anything moved is looked at again: it may be attested by now.
         if begins or removal.stands(storage, row.folder):
@@ -155,7 +155,7 @@ def _remove(engine: Engine, storage: Place, run: str, *, at: str, attestor: bool
         raise
     with Session(engine) as session:
         begin_writing(session)
-        row = session.get(tables.Deletion, run)
+        row = session.get(tables.DeletionRow, run)
         if row is None or row.gone is not None:
             return False
         deletions.finish(session, row, at=at)
@@ -167,7 +167,7 @@ def _note(engine: Engine, run: str, **values: str | None) -> None:
     """Change the mark of a run that is still there."""
     with Session(engine) as session:
         begin_writing(session)
-        row = session.get(tables.Deletion, run)
+        row = session.get(tables.DeletionRow, run)
         if row is not None and row.gone is None:
             session.add(row.sqlmodel_update(values))
             session.commit()

@@ -105,7 +105,7 @@ def remove_unnamed(engine: Engine, storage: Place, *, at: str) -> Unnamed:
 
 def _left_data(storage: Place, engine: Engine) -> dict[str, Place]:
     """Prepared data that runs read which were deleted: the digest of the manifest → the folder."""
-    d, found = tables.Deletion, dict[str, Place]()
+    d, found = tables.DeletionRow, dict[str, Place]()
     gone = select(d.digests).where(col(d.gone).is_not(None), d.storage == str(storage))
     with Session(engine) as session:
         read = {each for row in session.exec(gone) for each in row.get("recorded", ())}
@@ -127,7 +127,7 @@ def _left_data(storage: Place, engine: Engine) -> dict[str, Place]:
 
 def _begins(session: Session) -> bool:
     """Whether an experiment has not ended of which the index knows no run."""
-    q, t = tables.QueueEntry, tables.Run
+    q, t = tables.QueueEntry, tables.RunRow
     waits = select(q.id).where(col(q.state).not_in(ENDED), col(q.kind).in_(RUN_KINDS))
     known = select(t.experiment)
     return session.exec(waits.where(col(q.id).not_in(known)).limit(1)).first() is not None
@@ -220,7 +220,7 @@ def _runs(above: Place, deeper: int, below: str = "") -> Iterator[tuple[str, Pla
 
 def _indexed(storage: Place, engine: Engine) -> set[str]:
     """The folders that runs of the index have on the storage, but for those that were removed."""
-    t, e, d = tables.Run, tables.Experiment, tables.Deletion
+    t, e, d = tables.RunRow, tables.ExperimentRow, tables.DeletionRow
     gone = select(d.run).where(col(d.begun).is_not(None), col(d.attested).is_(False))
     there = select(t.folder).join(e, col(e.id) == col(t.experiment))
     there = there.where(e.storage == str(storage), col(t.id).not_in(gone))
@@ -232,7 +232,7 @@ def _indexed(storage: Place, engine: Engine) -> set[str]:
 def _queued(session: Session) -> set[str]:
     """The archives of entries of the queue, but for those that ended and whose runs were deleted,
     all of them or with their project."""
-    q, d, p = tables.QueueEntry, tables.Deletion, tables.Project
+    q, d, p = tables.QueueEntry, tables.DeletionRow, tables.ProjectRow
     gone = select(d.experiment).where(col(d.gone).is_not(None))
     left = select(d.experiment).where(col(d.gone).is_(None))
     projects = select(p.name).where(col(p.deleted).is_not(None))

@@ -88,7 +88,7 @@ class Gift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class QueueDecision:
     """What follows, by the entries' ids.
 
     Attributes:
@@ -106,7 +106,9 @@ class Decision:
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotLimits) -> Decision:
+def decide(
+    waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotLimits
+) -> QueueDecision:
     """What to start, and who gives way or gets slots again, of all pools. What can `never` start
     takes no part."""
     lines: dict[str, list[Waiting]] = {}
@@ -123,7 +125,7 @@ def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotL
     ]
     for pool in parts:
         pool.decide()
-    return Decision(
+    return QueueDecision(
         start=tuple(id for pool in parts for id in pool.start),
         preempt=tuple(id for pool in parts for id in pool.preempt),
         shrink={id: gift for pool in parts for id, gift in pool.shrink.items()},

@@ -40,11 +40,11 @@ _Dns = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
 _Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?$")]
 
 
-class _Section(BaseModel):
+class FileSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Room(_Section):
+class Room(FileSection):
     """What a node has for one slot of a pool."""
 
     labels: dict[_Label, _Label] = Field(
@@ -63,7 +63,7 @@ class Room(_Section):
         return Slot(memory=memory, **given)
 
 
-class Tenant(_Section):
+class Tenant(FileSection):
     """What a project has of its own on Kubernetes."""
 
     namespace: _Dns = Field(description="Where its jobs run, and nobody else's.")
@@ -72,7 +72,7 @@ class Tenant(_Section):
     service_account: _Dns = Field(default="govray-jobs", description="The account of its pods.")
 
 
-class Pods(_Section):
+class Pods(FileSection):
     """What pods are made of. Mappings are Kubernetes' own, and go into each pod as they are."""
 
     image: str = Field(

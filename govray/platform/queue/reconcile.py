@@ -63,7 +63,7 @@ from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store import leases, pools, queue_entries, usage
 from govray.platform.store.run_owners import RUN_KINDS
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Pool, QueueEntry
+from govray.platform.store.tables import PoolRow, QueueEntry
 from govray.platform.store.tenancy import project_limits
 
 LEASE_S = 30.0
@@ -230,7 +230,7 @@ class Reconciler:
             return
         limits = self._limits
         stated = [
-            Pool(
+            PoolRow(
                 name=name,
                 slots=slots,
                 labels=dict(self._labels.get(name, {})),
@@ -397,7 +397,7 @@ class Reconciler:
         self,
         session: Session,
         held: dict[str, QueueEntry],
-        decision: queue_order.Decision,
+        decision: queue_order.QueueDecision,
         done: QueuePass,
     ) -> None:
         """Let running entries give slots back, and others have theirs again."""
@@ -429,7 +429,7 @@ class Reconciler:
         return waiting(row, ready=ready)
 
     def _write_positions(
-        self, session: Session, rows: dict[str, QueueEntry], decision: queue_order.Decision
+        self, session: Session, rows: dict[str, QueueEntry], decision: queue_order.QueueDecision
     ) -> None:
         for row, place in _places(rows, decision):
             if row.position != place:
@@ -512,7 +512,7 @@ def limits_now(session: Session, stated: SlotLimits) -> SlotLimits:
 
 
 def _places(
-    rows: dict[str, QueueEntry], decision: queue_order.Decision
+    rows: dict[str, QueueEntry], decision: queue_order.QueueDecision
 ) -> Iterator[tuple[QueueEntry, int]]:
     for line in decision.order.values():
         for place, id in enumerate(line, 1):

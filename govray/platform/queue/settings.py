@@ -14,7 +14,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
@@ -24,7 +24,7 @@ from govray.governance.submission.submission import WORD
 from govray.governance.submission.token_file import check_private, read_token
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
-from govray.platform.queue.ray_job import Pods, Room, Tenant
+from govray.platform.queue.ray_job import FileSection, Pods, Room, Tenant
 from govray.platform.queue.reconcile import Retries
 from govray.storage.place import place
 
@@ -36,10 +36,6 @@ IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 Name = Annotated[str, Field(pattern=WORD)]
 Slots = Annotated[int, Field(ge=1, le=1_000_000)]
 PathText = Annotated[Path, BeforeValidator(lambda text: Path(text) if type(text) is str else text)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Pool(Room):
@@ -78,7 +74,7 @@ class AttestorSection(RegisterDoor):
         return is_loopback(urlsplit(self.url).hostname or "")
 
 
-class Project(_Section):
+class ProjectShare(FileSection):
     """What a project gets."""
 
     share: float = Field(default=1.0, gt=0, le=1e6, description="Its weight beside other projects.")
@@ -93,7 +89,7 @@ class Project(_Section):
         return ProjectLimit(share=self.share, max_slots=self.max_slots)
 
 
-class Queue(_Section):
+class Queue(FileSection):
     """The file."""
 
     address: Annotated[str, AfterValidator(lambda text: text.rstrip("/"))] = Field(
@@ -103,9 +99,11 @@ class Queue(_Section):
     storage: str = Field(min_length=1, description="Where runs lie: a path, or a URL.")
     store: str = Field(min_length=1, description="The store's URL. It holds the queue.")
     pools: dict[Name, Pool] = Field(min_length=1, description="Pools, by name.")
-    projects: dict[Name, Project] = Field(default_factory=dict, description="Projects, by name.")
-    others: Project = Field(
-        default_factory=Project, description="What a project gets that is not named."
+    projects: dict[Name, ProjectShare] = Field(
+        default_factory=dict, description="Projects, by name."
+    )
+    others: ProjectShare = Field(
+        default_factory=ProjectShare, description="What a project gets that is not named."
     )
     token_file: Annotated[PathText, AfterValidator(Path.expanduser)] | None = Field(
         default=None, description="A file of mode 0600 with the cluster's token."

@@ -37,15 +37,15 @@ from govray.platform.store.states import (
     advance,
 )
 from govray.platform.store.tables import (
-    Attestation,
-    Deletion,
-    Experiment,
+    AttestationRow,
+    DeletionRow,
+    ExperimentRow,
     ModelVersion,
     Origin,
-    Project,
+    ProjectRow,
     QueueEntry,
-    Run,
-    Subject,
+    RunRow,
+    SubjectRow,
 )
 from govray.platform.store.tenancy import DEFAULT
 
@@ -60,7 +60,7 @@ SWEEP = "govray sweep"
 """Who removes what is due, in the audit log."""
 
 
-def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
+def check_may_go(session: Session, run: RunRow, *, attestor: bool) -> None:
     """Return if nothing that the store knows keeps a run.
 
     Args:
@@ -71,7 +71,7 @@ def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
     """
     where = f"run {run.id}"
     entry = session.get(QueueEntry, run.experiment)
-    replays = session.exec(select(Run).where(Run.replay_of == run.id)).all()
+    replays = session.exec(select(RunRow).where(RunRow.replay_of == run.id)).all()
     for each in (run, *replays):
         if each.state in _RUNS:
             queued = entry is not None and each is run
@@ -79,7 +79,7 @@ def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
             raise Refused(
                 f"{each.id} is {each.state}", where=where, do=f"Stop it first: govray {do}"
             )
-    experiment = session.get_one(Experiment, run.experiment)
+    experiment = session.get_one(ExperimentRow, run.experiment)
     if experiment.kind == "tune" and experiment.state in _SEARCHES:
         raise Refused(
             f"its search {experiment.id} is {experiment.state}",
@@ -114,17 +114,17 @@ def check_may_go(session: Session, run: Run, *, attestor: bool) -> None:
         )
 
 
-def attestations(session: Session, run: str) -> Sequence[Attestation]:
+def attestations(session: Session, run: str) -> Sequence[AttestationRow]:
     """Those of a run's model."""
     return session.exec(
-        select(Attestation).where(Attestation.run == run).order_by(col(Attestation.digest))
+        select(AttestationRow).where(AttestationRow.run == run).order_by(col(AttestationRow.digest))
     ).all()
 
 
 def _versions(session: Session, run: str) -> Sequence[tuple[ModelVersion, bool]]:
     """A version of the run, or one that went on from its state or began with its weights; and
     whether it is the run's own."""
-    a, v, s, o = Attestation, ModelVersion, Subject, Origin
+    a, v, s, o = AttestationRow, ModelVersion, SubjectRow, Origin
     files = select(s.sha256).join(a, col(a.digest) == col(s.attestation)).where(a.run == run)
     began = select(o.attestation).where(or_(o.what == run, col(o.what).in_(files)))
     own = col(a.run) == run
@@ -143,7 +143,7 @@ def _check_ended(entry: QueueEntry, where: str) -> None:
         )
 
 
-def mark(session: Session, run: Run, *, days: int, attested: bool, by: ChangedBy) -> Deletion:
+def mark(session: Session, run: RunRow, *, days: int, attested: bool, by: ChangedBy) -> DeletionRow:
     """Mark a run that may go. One that is marked stays as it is.
 
     Args:
@@ -153,7 +153,7 @@ def mark(session: Session, run: Run, *, days: int, attested: bool, by: ChangedBy
     Raises:
         Refused: It is gone already.
     """
-    known = session.get(Deletion, run.id)
+    known = session.get(DeletionRow, run.id)
     if known is not None and known.restored is not None:
         session.delete(known)
         session.flush()
@@ -161,8 +161,8 @@ def mark(session: Session, run: Run, *, days: int, attested: bool, by: ChangedBy
         if known.gone is not None:
             raise Refused(f"it was deleted on {known.gone}", where=f"run {run.id}")
         return known
-    experiment = session.get_one(Experiment, run.experiment)
-    row = Deletion(
+    experiment = session.get_one(ExperimentRow, run.experiment)
+    row = DeletionRow(
         run=run.id,
         experiment=experiment.id,
         project=experiment.project,
@@ -181,21 +181,23 @@ def mark(session: Session, run: Run, *, days: int, attested: bool, by: ChangedBy
 
 def retained(
     session: Session, storage: str, projects: Mapping[str, Retention], *, at: str
-) -> list[Run]:
+) -> list[RunRow]:
     """The runs on a storage that no rule of their project keeps, and that nobody marked or
     restored. They ended long enough ago, and are not of their experiment's best or latest.
 
     Args:
         projects: Name → its rules.
     """
-    found: list[Run] = []
-    marked = select(Deletion.run)
+    found: list[RunRow] = []
+    marked = select(DeletionRow.run)
     for name, rules in projects.items():
         before = format_time(parse_time(at) - timedelta(days=rules.days))
-        here = select(Experiment).where(Experiment.project == name, Experiment.storage == storage)
-        ended = col(Experiment.state).in_(_OVER)
-        for experiment in session.exec(here.where(ended).order_by(col(Experiment.id))):
-            t = Run
+        here = select(ExperimentRow).where(
+            ExperimentRow.project == name, ExperimentRow.storage == storage
+        )
+        ended = col(ExperimentRow.state).in_(_OVER)
+        for experiment in session.exec(here.where(ended).order_by(col(ExperimentRow.id))):
+            t = RunRow
             of_it = select(t).where(t.experiment == experiment.id, col(t.replay_of).is_(None))
             runs = session.exec(of_it.order_by(col(t.started).desc(), col(t.id))).all()
             kept = {each.id for each in runs[: rules.latest]}
@@ -212,7 +214,7 @@ def retained(
     return found
 
 
-def _by_result(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
+def _by_result(experiment: ExperimentRow, runs: Sequence[RunRow]) -> list[RunRow]:
     """Runs with a result, the best first: by their objective, and else by the training loss."""
     judged = any(each.objective is not None for each in runs)
     sections = [experiment.config.get(name) for name in ("search", "validation")]
@@ -223,9 +225,9 @@ def _by_result(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
     return [each for _, each in sorted(numbers, key=lambda pair: (pair[0], pair[1].id))]
 
 
-def describe(session: Session, run: Run, row: Deletion, *, attested: bool) -> None:
+def describe(session: Session, run: RunRow, row: DeletionRow, *, attested: bool) -> None:
     """Write what is there into the row, by digest."""
-    c = tables.Checkpoint
+    c = tables.CheckpointRow
     there = c.state == CheckpointState.COMPLETED
     commits = session.exec(select(c).where(c.run == run.id, there).order_by(col(c.step))).all()
     signed = [each.digest for each in attestations(session, run.id)]
@@ -247,7 +249,7 @@ def check_goes_on(session: Session, experiment: str) -> None:
     Raises:
         Refused: One is. A job that went on would find no commit, or lose what it makes.
     """
-    d = Deletion
+    d = DeletionRow
     marked = select(d).where(d.experiment == experiment, col(d.restored).is_(None))
     for row in session.exec(marked.order_by(col(d.begun).is_(None), col(d.run)).limit(1)):
         gone = row.begun is not None
@@ -260,10 +262,10 @@ def check_goes_on(session: Session, experiment: str) -> None:
         )
 
 
-def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
+def restore(session: Session, run: str, *, by: ChangedBy) -> DeletionRow:
     """Take a mark back; its row stays, so no retention marks the run again.
     Raises `Refused`: nobody marked it, or removal began."""
-    row = session.get(Deletion, run)
+    row = session.get(DeletionRow, run)
     where = f"run {run}"
     if row is None or row.restored is not None:
         raise Refused("it is not marked to be deleted", where=where)
@@ -279,7 +281,7 @@ def restore(session: Session, run: str, *, by: ChangedBy) -> Deletion:
     return row
 
 
-def project_runs(session: Session, project: Project) -> list[Run]:
+def project_runs(session: Session, project: ProjectRow) -> list[RunRow]:
     """The runs of a project that are still there, without replays, which lie in them.
 
     Raises:
@@ -290,7 +292,7 @@ def project_runs(session: Session, project: Project) -> list[Run]:
         raise Refused("it takes what names no other, so it stays", where=where)
     if project.deleted is not None:
         raise Refused(f"it was deleted on {project.deleted}", where=where)
-    q, e, t, d = QueueEntry, Experiment, Run, Deletion
+    q, e, t, d = QueueEntry, ExperimentRow, RunRow, DeletionRow
     for entry in session.exec(select(q).where(q.project == project.name).order_by(col(q.id))):
         _check_ended(entry, where)
     gone = select(d.run).where(col(d.gone).is_not(None))
@@ -299,7 +301,7 @@ def project_runs(session: Session, project: Project) -> list[Run]:
     return list(session.exec(there.order_by(col(t.id))))
 
 
-def end_project(session: Session, project: Project, *, delete: bool, by: ChangedBy) -> None:
+def end_project(session: Session, project: ProjectRow, *, delete: bool, by: ChangedBy) -> None:
     """Archive a project, or ``delete`` it, of which no run is there. Its name stays taken, so
     nobody gets what it had."""
     project.archived = True
@@ -312,7 +314,7 @@ def end_project(session: Session, project: Project, *, delete: bool, by: Changed
 
 def due(session: Session, storage: str, *, at: str) -> list[str]:
     """The runs on a storage that are to be removed now, or whose removal was killed."""
-    d = Deletion
+    d = DeletionRow
     return list(
         session.exec(
             select(d.run)
@@ -323,15 +325,15 @@ def due(session: Session, storage: str, *, at: str) -> list[str]:
     )
 
 
-def finish(session: Session, row: Deletion, *, at: str) -> None:
+def finish(session: Session, row: DeletionRow, *, at: str) -> None:
     """Make of a mark a tombstone: what it names is off the storage."""
     row.gone, row.why = at, None
     session.add(row)
-    t, c = Run, tables.Checkpoint
+    t, c = RunRow, tables.CheckpointRow
     runs = [row.run]
     if not row.attested:
         runs += session.exec(select(t.id).where(t.replay_of == row.run))
-        for kind in (tables.Metric, tables.Decision):
+        for kind in (tables.MetricRow, tables.DecisionRow):
             session.connection().execute(delete(kind).where(col(kind.run).in_(runs)))
     for commit in session.exec(select(c).where(col(c.run).in_(runs))):
         what = f"checkpoint of step {commit.step} of {commit.run}"
@@ -343,11 +345,11 @@ def finish(session: Session, row: Deletion, *, at: str) -> None:
     tell_lineages(session, [row])
 
 
-def tell_lineages(session: Session, gone: Sequence[Deletion] | None = None) -> None:
+def tell_lineages(session: Session, gone: Sequence[DeletionRow] | None = None) -> None:
     """Let the lineage of each attested model say when its run's checkpoints were deleted.
     ``gone``: of these; None: of all tombstones, after a rebuild."""
     if gone is None:
-        gone = session.exec(select(Deletion).where(col(Deletion.gone).is_not(None))).all()
+        gone = session.exec(select(DeletionRow).where(col(DeletionRow.gone).is_not(None))).all()
     for row in gone:
         for signed in attestations(session, row.run):
             document = decode(signed.lineage)

@@ -71,7 +71,7 @@ def _root(head: tables.Head) -> bytes:
 
 
 def _tiles(session: Session, head: tables.Head, where: str) -> TileReader:
-    ledger = session.get(tables.Ledger, head.run)
+    ledger = session.get(tables.LedgerRow, head.run)
     if ledger is None or not ledger.tiles:
         raise CouldNotCheck(
             "a longer head of this run was seen, and its tiles are not on storage",
@@ -97,7 +97,7 @@ def index_model(
     folder: str | None = None,
     tiles: str | None = None,
     secrets: Mapping[str, bytes] | None = None,
-) -> tables.Attestation:
+) -> tables.AttestationRow:
     """Write the rows of one verified model; the caller commits.
 
     Args:
@@ -114,7 +114,7 @@ def index_model(
         Refused: A head of the same run was seen that this ledger does not extend or begin.
         CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
     """
-    files = _Files(model)
+    files = _GovernanceFiles(model)
     longest = check_known(session, model.ledger)  # and again behind the lock
     # Before the lock: nobody waits for them, and they are only ever added to.
     if tiles is not None and longest:
@@ -129,7 +129,7 @@ def index_model(
     row.public = row.public if public is None else public
     row.folder = row.folder if folder is None else folder
     if tiles is not None and longest:
-        session.get_one(tables.Ledger, model.ledger.run).tiles = tiles
+        session.get_one(tables.LedgerRow, model.ledger.run).tiles = tiles
     session.flush()
     return row
 
@@ -137,19 +137,19 @@ def index_model(
 def _write(
     session: Session,
     model: VerifiedModel,
-    files: _Files,
+    files: _GovernanceFiles,
     sighted: TextIO,
     trust_root: bytes,
     key: bytes,
     secrets: Mapping[str, bytes],
-) -> tables.Attestation:
+) -> tables.AttestationRow:
     _add_trust_root(session, model, trust_root, files)
     _add_policy(session, model, files)
     _add_corpora(session, model, files, key, secrets)
     _add_ledger(session, model, files)
     session.flush()
     document = lineage.lineage(model.attestation, model.digest, model.replayed_by)
-    row = session.get(tables.Attestation, model.digest)
+    row = session.get(tables.AttestationRow, model.digest)
     known = row is not None
     if row is None:
         row = _attestation(model, files, lineage.encode(document))
@@ -157,21 +157,21 @@ def _write(
     else:
         row.lineage = lineage.encode(document)
         row.assurance = model.assurance_level
-        held = session.get_one(tables.TrustRoot, row.trust_root)
+        held = session.get_one(tables.TrustRootRow, row.trust_root)
         if held.version < model.trust_root.root.version:
             row.trust_root = model.trust_root.digest
     session.flush()
     if not known:
         for each in model.subjects:
             named = {"name": each.name, "sha256": each.sha256}
-            session.add(tables.Subject(attestation=model.digest, **named))
+            session.add(tables.SubjectRow(attestation=model.digest, **named))
         run = document.run
         began = {each.run for each in run.ancestry or ()}
         for what in sorted(began | {*(run.initial_weights or {}).values()}):
             session.add(tables.Origin(attestation=model.digest, what=what))
-        _insert(session, tables.Coverage, _coverage(document))
+        _insert(session, tables.CoverageRow, _coverage(document))
         _insert(session, tables.Inherited, _inherited(document))
-        _insert(session, tables.CorpusUse, _uses(model))
+        _insert(session, tables.CorpusUseRow, _uses(model))
     if not known or not row.has_records:
         row.has_records = model.checked.records is not None
         if row.has_records:
@@ -183,22 +183,22 @@ def _write(
 
 
 def _lacks_records(session: Session, model: VerifiedModel) -> bool:
-    row = session.get(tables.Attestation, model.digest)
+    row = session.get(tables.AttestationRow, model.digest)
     return row is None or not row.has_records
 
 
 def add_decisions(session: Session, model: VerifiedModel) -> None:
     """The decisions that the ledger and the gates tell of, if the run is in the index."""
     run = model.attestation.run.id
-    if session.get(tables.Run, run) is None:
+    if session.get(tables.RunRow, run) is None:
         return
-    of_run = col(tables.Decision.run) == run
-    of_ledger = col(tables.Decision.source) == "ledger"
-    session.connection().execute(delete(tables.Decision).where(of_run, of_ledger))
-    _insert(session, tables.Decision, _decisions(model, run))
+    of_run = col(tables.DecisionRow.run) == run
+    of_ledger = col(tables.DecisionRow.source) == "ledger"
+    session.connection().execute(delete(tables.DecisionRow).where(of_run, of_ledger))
+    _insert(session, tables.DecisionRow, _decisions(model, run))
 
 
-class _Files:
+class _GovernanceFiles:
     """The bytes of a model's governance files, each the one that was verified."""
 
     def __init__(self, model: VerifiedModel) -> None:
@@ -236,12 +236,14 @@ def _changed(model: VerifiedModel, name: str) -> Damaged:
     )
 
 
-def _add_trust_root(session: Session, model: VerifiedModel, envelope: bytes, files: _Files) -> None:
+def _add_trust_root(
+    session: Session, model: VerifiedModel, envelope: bytes, files: _GovernanceFiles
+) -> None:
     trust = model.trust_root
     if canonical_json.sha256(Envelope.parse(envelope).payload) != trust.digest:
         raise Damaged("this is not the trust root that it was verified against", where="trust root")
     name, version = trust.root.name, trust.root.version
-    root = tables.TrustRoot(digest=trust.digest, name=name, version=version, envelope=envelope)
+    root = tables.TrustRootRow(digest=trust.digest, name=name, version=version, envelope=envelope)
     _add(session, root)
     if files.delegations:
         digest = canonical_json.sha256(files.delegations)
@@ -258,9 +260,9 @@ def _add(session: Session, row: SQLModel) -> bool:
     return True
 
 
-def _add_policy(session: Session, model: VerifiedModel, files: _Files) -> None:
+def _add_policy(session: Session, model: VerifiedModel, files: _GovernanceFiles) -> None:
     policy = model.policy
-    row = tables.Policy(
+    row = tables.PolicyRow(
         digest=policy.digest,
         name=policy.document.name,
         version=policy.document.version,
@@ -273,13 +275,13 @@ def _add_policy(session: Session, model: VerifiedModel, files: _Files) -> None:
 def _add_corpora(
     session: Session,
     model: VerifiedModel,
-    files: _Files,
+    files: _GovernanceFiles,
     key: bytes,
     secrets: Mapping[str, bytes],
 ) -> None:
     for corpus, credential in sorted(model.credentials.items()):
         document = credential.document
-        row = tables.Credential(
+        row = tables.CredentialRow(
             digest=credential.digest,
             corpus=corpus,
             supplier=credential.authority.name,
@@ -296,13 +298,13 @@ def _add_corpora(
         if _add(session, row):
             _settle_corpus(session, corpus)
         if corpus in secrets:
-            held = session.get_one(tables.Credential, credential.digest)
+            held = session.get_one(tables.CredentialRow, credential.digest)
             held.secret = mask_secret(secrets[corpus], held.commitment, key)
 
 
 def _settle_corpus(session: Session, name: str) -> None:
     """What the credentials of a corpus say together, whatever order they came in."""
-    of_corpus = select(tables.Credential).where(tables.Credential.corpus == name)
+    of_corpus = select(tables.CredentialRow).where(tables.CredentialRow.corpus == name)
     credentials = session.exec(of_corpus).all()
     latest = max(credentials, key=lambda each: (each.valid_from, each.digest))
     sensitivity = max((each.sensitivity for each in credentials), key=SENSITIVITIES.index)
@@ -313,13 +315,13 @@ def _settle_corpus(session: Session, name: str) -> None:
     row.supplier, row.sensitivity = latest.supplier, sensitivity
 
 
-def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
+def _add_ledger(session: Session, model: VerifiedModel, files: _GovernanceFiles) -> None:
     ledger = model.ledger
     longest = check_known(session, ledger)
     keep(session, ledger, files.checkpoint)
-    known = session.get(tables.Ledger, ledger.run)
+    known = session.get(tables.LedgerRow, ledger.run)
     if known is None or (longest and known.size < ledger.size):
-        row = tables.Ledger(
+        row = tables.LedgerRow(
             run=ledger.run,
             origin=ledger.origin,
             size=ledger.size,
@@ -330,9 +332,11 @@ def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
         session.merge(row)
 
 
-def _attestation(model: VerifiedModel, files: _Files, encoded: bytes) -> tables.Attestation:
+def _attestation(
+    model: VerifiedModel, files: _GovernanceFiles, encoded: bytes
+) -> tables.AttestationRow:
     stated, judged = model.attestation, model.attestation.validation
-    return tables.Attestation(
+    return tables.AttestationRow(
         digest=model.digest,
         run=stated.run.id,
         name=stated.run.name,

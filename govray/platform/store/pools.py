@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from sqlmodel import Session, select
 
-from govray.platform.store.tables import Pool
+from govray.platform.store.tables import PoolRow
 
 
-def stated(session: Session) -> list[Pool]:
+def stated(session: Session) -> list[PoolRow]:
     """The pools, in the order of names. Empty where nobody has worked the queue off yet."""
-    return sorted(session.exec(select(Pool)).all(), key=lambda row: row.name)
+    return sorted(session.exec(select(PoolRow)).all(), key=lambda row: row.name)
 
 
-def state(session: Session, pools: Sequence[Pool]) -> bool:
+def state(session: Session, pools: Sequence[PoolRow]) -> bool:
     """Let the pools be these. Whether that changed anything."""
     rows, given = ({row.name: row for row in each} for each in (stated(session), pools))
     if [row.model_dump() for row in rows.values()] == [
@@ -34,7 +34,7 @@ def state(session: Session, pools: Sequence[Pool]) -> bool:
 def search_room(session: Session, pool: str) -> int | None:
     """Slots that a search takes which does not say how many: half of its pool's, at least one. None
     where nobody knows how large the pool is."""
-    row = session.get(Pool, pool)
+    row = session.get(PoolRow, pool)
     return None if row is None else max(1, row.slots // 2)
 
 

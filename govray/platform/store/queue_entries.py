@@ -148,7 +148,7 @@ def resize(session: Session, row: QueueEntry, changes: Mapping[str, Any]) -> boo
     return _set(session, row, running & (col(QueueEntry.cap_number) == row.cap_number), changes)
 
 
-def goes_on(session: Session, run: tables.Run) -> bool:
+def goes_on(session: Session, run: tables.RunRow) -> bool:
     """Whether a run runs, or has given way and goes on when it is its turn in the queue."""
     if run.state is not RunState.STOPPED:
         return run.state in (RunState.RUNNING, RunState.STOPPING)

@@ -83,7 +83,7 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
             try:
                 with Session(connection) as session:
                     begin_writing(session)
-                    before = {each.id for each in session.scalars(select(tables.Experiment))}
+                    before = {each.id for each in session.scalars(select(tables.ExperimentRow))}
                     _exchange(session.connection(), schema)
                     _settle_owners(session, before)
                     deletions.tell_lineages(session)
@@ -210,7 +210,7 @@ def _exchange(connection: Connection, schema: str) -> None:
 def _settle_owners(session: Session, before: set[str]) -> None:
     """Give each experiment that was submitted to whom its entry in the queue says, and a new one
     that was not its tags."""
-    e, q = tables.Experiment, tables.QueueEntry
+    e, q = tables.ExperimentRow, tables.QueueEntry
     for experiment, row in session.execute(select(e, q).outerjoin(q, col(q.id) == col(e.id))):
         if row is not None:
             settle(experiment, row)

@@ -46,7 +46,7 @@ from govray.platform.store.promotion_gates import GateEvidence, PromotionPolicy
 from govray.platform.store.semantic_version import parse_version
 from govray.platform.store.standing import RevocationStanding
 from govray.platform.store.standing import standing as standing_of
-from govray.platform.store.tables import AuditEntry, Model, ModelVersion
+from govray.platform.store.tables import AuditEntry, ModelRow, ModelVersion
 
 Stage = Literal["none", "staging", "production", "archived"]
 
@@ -102,15 +102,15 @@ def register(
         created=by.at,
         user=by.user,
     )
-    held = select(tables.Attestation.digest).where(tables.Attestation.digest == attestation)
+    held = select(tables.AttestationRow.digest).where(tables.AttestationRow.digest == attestation)
     if not _DIGEST.fullmatch(attestation) or session.exec(held).first() is None:
         raise UsageError(
             "the store holds no such attestation",
             where=attestation[:LONGEST_NAME],
             do="Register the model folder, which verifies and indexes it: govray model register.",
         )
-    if session.get(Model, model) is None:
-        session.add(Model(name=model, labels={}, created=by.at, user=by.user))
+    if session.get(ModelRow, model) is None:
+        session.add(ModelRow(name=model, labels={}, created=by.at, user=by.user))
         session.flush()
     _hold(session, model)
     if session.get(ModelVersion, (model, row.version)) is not None:
@@ -124,8 +124,8 @@ def register(
     return row
 
 
-def model(session: Session, name: str) -> Model:
-    found = session.get(Model, name)
+def model(session: Session, name: str) -> ModelRow:
+    found = session.get(ModelRow, name)
     if found is None:
         raise UsageError(
             "there is no such model",
@@ -163,11 +163,11 @@ def latest(session: Session, name: str, *, stage: str | None = None) -> ModelVer
 
 def evidence(session: Session, attestation: str) -> GateEvidence:
     """What the gates look at, read again from the envelopes."""
-    row = session.get_one(tables.Attestation, attestation)
+    row = session.get_one(tables.AttestationRow, attestation)
     document = _stored(Attestation, row.envelope, row.digest)
     digests = {each.corpus: each.credential for each in document.corpora}
     found = session.exec(
-        select(tables.Credential).where(col(tables.Credential.digest).in_(digests.values()))
+        select(tables.CredentialRow).where(col(tables.CredentialRow.digest).in_(digests.values()))
     )
     counts = {
         each.digest: _stored(Credential, each.envelope, each.digest).records.count for each in found
@@ -208,9 +208,9 @@ def promote(
         )
     row = _held(session, name, version)
     before = _follows(row, stage)
-    root = session.get_one(tables.Attestation, row.attestation).trust_root
+    root = session.get_one(tables.AttestationRow, row.attestation).trust_root
     known = standing or standing_of(session, (), at=parse_time(by.at))
-    known.require(row.attestation, session.get_one(tables.TrustRoot, root).name)
+    known.require(row.attestation, session.get_one(tables.TrustRootRow, root).name)
     failed = promotion_gates.failures(
         policy.document.gates(stage), evidence(session, row.attestation)
     )
@@ -307,7 +307,7 @@ def check_notes(notes: str) -> str:
 def _hold(session: Session, name: str) -> None:
     """Begin to write: until this transaction ends, no other changes the versions of ``name``."""
     held = session.connection().execute(
-        update(Model).where(col(Model.name) == name).values(name=name)
+        update(ModelRow).where(col(ModelRow.name) == name).values(name=name)
     )
     if held.rowcount == 0:
         model(session, name)

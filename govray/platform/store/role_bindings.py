@@ -26,7 +26,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.database import begin_writing
-from govray.platform.store.tables import RoleBinding, User
+from govray.platform.store.tables import RoleBinding, UserRow
 from govray.platform.store.tenancy import get_project, get_workspace
 
 ROLES = ("admin", "engineer", "steward", "auditor", "viewer")
@@ -125,10 +125,10 @@ def in_force(at: str) -> ColumnElement[bool]:
     return or_(col(RoleBinding.until).is_(None), col(RoleBinding.until) > at)
 
 
-def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) -> User:
+def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) -> UserRow:
     """Disable or enable a user, and all the user's tokens. Raises `Refused`: no admin of the
     organisation would be left."""
-    row = session.get(User, user)
+    row = session.get(UserRow, user)
     if row is None:
         raise UsageError("there is no such user", where=user[:80], do="See govray token ls")
     with keeping_an_admin(session):
@@ -141,8 +141,8 @@ def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) 
 def has_admin(session: Session) -> bool:
     """Whether some user of the store is admin of the organisation, without an end. A role that ends
     does not count, nor do groups: nobody here knows who is in them."""
-    enabled = select(User.name).where(col(User.disabled).is_(False))
-    if session.exec(enabled.where(User.role == "admin").limit(1)).first() is not None:
+    enabled = select(UserRow.name).where(col(UserRow.disabled).is_(False))
+    if session.exec(enabled.where(UserRow.role == "admin").limit(1)).first() is not None:
         return True
     b = RoleBinding
     lasting = select(b.id).where(
@@ -185,7 +185,7 @@ def _check(session: Session, grant: Grant, *, at: str) -> None:
     if (
         grant.subject_kind == "user"
         and not of_provider
-        and session.get(User, grant.subject) is None
+        and session.get(UserRow, grant.subject) is None
     ):
         raise UsageError(
             "there is no such user",

@@ -16,7 +16,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.submission.register_forms import Isolation, SubmissionFacts
 from govray.governance.submission.submission import MOST_TAGS
 from govray.platform.store.experiment_tags import is_tag, replace_tags
-from govray.platform.store.tables import Experiment, QueueEntry
+from govray.platform.store.tables import ExperimentRow, QueueEntry
 
 _LONGEST_ID = 64  # characters
 RUN_KINDS = ("train", "tune")
@@ -56,12 +56,12 @@ def submission_of(session: Session, name: str) -> QueueEntry | None:
     return next((row for row in rows if run_name(row) == name), None)
 
 
-def settle(experiment: Experiment, row: QueueEntry) -> None:
+def settle(experiment: ExperimentRow, row: QueueEntry) -> None:
     """Make an experiment the project's and the user's that its entry in the queue says."""
     experiment.project, experiment.user = row.project, row.user
 
 
-def first_tags(session: Session, experiment: Experiment) -> None:
+def first_tags(session: Session, experiment: ExperimentRow) -> None:
     """Give a new experiment that nobody submitted the labels of its file as tags. Once: they are
     changed there alone from then on. Not committed."""
     labels = experiment.config.get("labels")

@@ -71,8 +71,8 @@ def standing(
     """What ``lists`` say of what the store holds, by the newest version of each trust root.
     ``pinned``: lists that were accepted earlier; they count beside ``lists``."""
     newest: dict[str, bytes] = {}
-    ordered = select(tables.TrustRoot).order_by(
-        col(tables.TrustRoot.version), col(tables.TrustRoot.digest)
+    ordered = select(tables.TrustRootRow).order_by(
+        col(tables.TrustRootRow.version), col(tables.TrustRootRow.digest)
     )
     for row in session.exec(ordered):
         newest[row.name] = row.envelope

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
+from sqlalchemy.orm import declared_attr
 from sqlmodel import AutoString, Field, SQLModel
 
 from govray.governance.submission.register_forms import Isolation
@@ -46,7 +47,15 @@ def _state(kind: type[StrEnum]) -> Enum:
     )
 
 
-class ExperimentColumns(SQLModel):
+class _Row(SQLModel):
+    """A row of the table that is named as its class, in lower case and without ``Row``."""
+
+    @declared_attr.directive
+    def __tablename__(cls) -> str:  # noqa: N805  (SQLAlchemy gives the class)
+        return cls.__name__.removesuffix("Row").lower()
+
+
+class ExperimentRow(_Row, table=True):
     """What one experiment file asked for. Its runs are a search's trials, or its one run.
 
     ``storage`` is the storage path or URL that its runs lie under, ``project`` and ``user`` whom
@@ -68,12 +77,8 @@ class ExperimentColumns(SQLModel):
     why: str | None = Field(default=None, description="Why it stopped, if it did not complete.")
 
 
-class Experiment(ExperimentColumns, table=True):
-    """An experiment."""
-
-
-class RunColumns(SQLModel):
-    """One run. ``id`` is the run's name.
+class RunRow(_Row, table=True):
+    """One run. ``id`` is the run's name; its ``folder`` lies below the experiment's storage.
 
     ``loss`` and ``objective`` are the last ones known. ``code`` is the digest of govray's own
     source. ``accelerators`` is how many one worker held; the usage columns are sums over its
@@ -99,13 +104,6 @@ class RunColumns(SQLModel):
     code: str
     policy: str = Field(index=True)
     manifest: str
-    worker_seconds: float
-    accelerator_seconds: float
-
-
-class Run(RunColumns, table=True):
-    """A run, with its ``folder`` below the experiment's storage."""
-
     folder: str
     worker_seconds: float = 0
     accelerator_seconds: float = 0
@@ -115,7 +113,7 @@ class Run(RunColumns, table=True):
     """What the indexer goes on with there."""
 
 
-class Metric(SQLModel, table=True):
+class MetricRow(_Row, table=True):
     """One number of one step. ``group`` is any name: ``training``, ``validation``, ``monitor`` …
 
     A step that a restart or rollback ran again supersedes the numbers of the attempt before:
@@ -140,7 +138,7 @@ class Metric(SQLModel, table=True):
     at: str | None = None
 
 
-class Checkpoint(SQLModel, table=True):
+class CheckpointRow(_Row, table=True):
     """A commit of a run. ``digest`` is its manifest's, known once it is whole.
 
     ``at`` is when it became so, by the run's event log; none where that does not say it.
@@ -154,7 +152,7 @@ class Checkpoint(SQLModel, table=True):
     at: str | None = None
 
 
-class Decision(SQLModel, table=True):
+class DecisionRow(_Row, table=True):
     """A stop, restart, gate, flag, rollback or refusal, with its reason and evidence.
 
     ``source`` says where it is from: ``events`` or ``ledger``, or ``search``.
@@ -171,7 +169,7 @@ class Decision(SQLModel, table=True):
     evidence: Json = Field(sa_type=JSON)
 
 
-class TrustRoot(SQLModel, table=True):
+class TrustRootRow(_Row, table=True):
     """A trust root that something here was verified against."""
 
     digest: str = Field(primary_key=True)
@@ -191,7 +189,7 @@ class Delegations(SQLModel, table=True):
     lines: bytes = Field(sa_type=LargeBinary)
 
 
-class Policy(SQLModel, table=True):
+class PolicyRow(_Row, table=True):
     """A signed depth policy."""
 
     digest: str = Field(primary_key=True)
@@ -201,7 +199,7 @@ class Policy(SQLModel, table=True):
     envelope: bytes = Field(sa_type=LargeBinary)
 
 
-class Credential(SQLModel, table=True):
+class CredentialRow(_Row, table=True):
     """A signed credential. ``supplier`` is the authority that issued it.
 
     Its records are committed under ``commitment``. ``secret`` opens them and is masked
@@ -235,7 +233,7 @@ class Corpus(SQLModel, table=True):
     sensitivity: str
 
 
-class Attestation(SQLModel, table=True):
+class AttestationRow(_Row, table=True):
     """A verified attestation. ``digest`` is of its statement, ``envelope_digest`` of its bytes.
 
     ``public``: anyone may read it. ``folder`` is where the model lies, for downloads. ``lineage``
@@ -269,7 +267,7 @@ class Attestation(SQLModel, table=True):
     lineage: bytes = Field(sa_type=LargeBinary)
 
 
-class Subject(SQLModel, table=True):
+class SubjectRow(_Row, table=True):
     """A file that an attestation is about."""
 
     attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
@@ -277,7 +275,7 @@ class Subject(SQLModel, table=True):
     sha256: str = Field(index=True)
 
 
-class Coverage(SQLModel, table=True):
+class CoverageRow(_Row, table=True):
     """What one attestation says of one (corpus, layer group).
 
     ``category`` is the licence category under which the corpus was admitted.
@@ -323,7 +321,7 @@ class Origin(SQLModel, table=True):
     what: str = Field(primary_key=True, index=True)
 
 
-class CorpusUse(SQLModel, table=True):
+class CorpusUseRow(_Row, table=True):
     """What one attested run used of one corpus, and in which steps."""
 
     corpus: str = Field(primary_key=True)
@@ -356,7 +354,7 @@ class Record(SQLModel, table=True):
     steps: list[int] = Field(sa_type=JSON)
 
 
-class Ledger(SQLModel, table=True):
+class LedgerRow(_Row, table=True):
     """The longest signed head of a run's ledger, and the folder of its tiles: empty if none."""
 
     run: str = Field(primary_key=True)
@@ -376,7 +374,7 @@ class Head(SQLModel, table=True):
     checkpoint: bytes = Field(sa_type=LargeBinary)
 
 
-class MemorizationManifest(SQLModel, table=True):
+class MemorizationManifestRow(_Row, table=True):
     """What an audit stated of a model, by the digest of its weights."""
 
     digest: str = Field(primary_key=True)
@@ -387,7 +385,7 @@ class MemorizationManifest(SQLModel, table=True):
     envelope: bytes = Field(sa_type=LargeBinary)
 
 
-class Model(SQLModel, table=True):
+class ModelRow(_Row, table=True):
     """A name in the registry."""
 
     name: str = Field(primary_key=True)
@@ -417,7 +415,7 @@ class ModelVersion(SQLModel, table=True):
     user: str
 
 
-class User(SQLModel, table=True):
+class UserRow(_Row, table=True):
     """Who may ask. ``supplier`` is the authority whose corpora a supplier owns."""
 
     __tablename__ = "account"  # "user" is a reserved word of PostgreSQL
@@ -493,7 +491,7 @@ class Repeat(SQLModel, table=True):
     answer: str | None = None
 
 
-class Workspace(SQLModel, table=True):
+class WorkspaceRow(_Row, table=True):
     """A part of the organisation, which is the store: projects that belong together."""
 
     name: str = Field(primary_key=True)
@@ -503,7 +501,7 @@ class Workspace(SQLModel, table=True):
     user: str
 
 
-class Project(SQLModel, table=True):
+class ProjectRow(_Row, table=True):
     """What experiments are counted for, and whose they are. ``settings`` is its config policy.
 
     ``deleted`` is when it was deleted: the row stays, and with it the name.
@@ -605,7 +603,7 @@ class Lease(SQLModel, table=True):
     until: str
 
 
-class Pool(SQLModel, table=True):
+class PoolRow(_Row, table=True):
     """A pool of the queue, as whoever works the queue off has it in its settings.
 
     ``slots`` are the workers that it has room for, ``labels`` those that each of its nodes has.
@@ -635,7 +633,7 @@ class ExperimentTag(SQLModel, table=True):
     tag: str = Field(primary_key=True, index=True)
 
 
-class Webhook(SQLModel, table=True):
+class WebhookRow(_Row, table=True):
     """An address that is told of events. ``project`` none: of all projects.
 
     ``secret`` signs what is sent and is masked (`govray.platform.store.webhooks.mask`).
@@ -757,7 +755,7 @@ class RightsCase(SQLModel, table=True):
     closed: str | None = None
 
 
-class Deletion(SQLModel, table=True):
+class DeletionRow(_Row, table=True):
     """That a run is to be deleted, and later its tombstone. ``run`` is the run's name.
 
     Marked ``at``, by ``user``. From ``gone_after`` on a sweep removes it. ``begun`` is when that

@@ -23,7 +23,7 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.project_settings import ProjectSettings, parse_settings
-from govray.platform.store.tables import Project, Workspace
+from govray.platform.store.tables import ProjectRow, WorkspaceRow
 
 DEFAULT = "default"
 """The workspace and the project of what names none."""
@@ -56,12 +56,12 @@ def check_description(text: str) -> str:
 
 def make_workspace(
     session: Session, name: str, *, description: str = "", by: ChangedBy
-) -> Workspace:
+) -> WorkspaceRow:
     check_name(name, "workspace")
-    if session.get(Workspace, name) is not None:
+    if session.get(WorkspaceRow, name) is not None:
         raise Refused("there is a workspace of this name", where=name)
-    _check_room(session, Workspace, "workspaces")
-    row = Workspace(
+    _check_room(session, WorkspaceRow, "workspaces")
+    row = WorkspaceRow(
         name=name, description=check_description(description), created=by.at, user=by.user
     )
     session.add(row)
@@ -71,7 +71,7 @@ def make_workspace(
 
 def make_project(
     session: Session, name: str, *, workspace: str, description: str = "", by: ChangedBy
-) -> Project:
+) -> ProjectRow:
     """A new project without settings.
 
     Experiments that named it before have been nobody's; from now on they are its own.
@@ -82,7 +82,7 @@ def make_project(
     check_name(name, "project")
     if get_workspace(session, workspace).archived:
         raise Refused("the workspace is archived", where=workspace)
-    if (known := session.get(Project, name)) is not None:
+    if (known := session.get(ProjectRow, name)) is not None:
         raise Refused(
             f"a project of this name was deleted on {known.deleted}"
             if known.deleted
@@ -90,8 +90,8 @@ def make_project(
             where=name,
             do="Take another name: one stays taken, for lineages name its runs",
         )
-    _check_room(session, Project, "projects")
-    row = Project(
+    _check_room(session, ProjectRow, "projects")
+    row = ProjectRow(
         name=name,
         workspace=workspace,
         description=check_description(description),
@@ -104,8 +104,8 @@ def make_project(
     return row
 
 
-def get_workspace(session: Session, name: str) -> Workspace:
-    row = session.get(Workspace, name)
+def get_workspace(session: Session, name: str) -> WorkspaceRow:
+    row = session.get(WorkspaceRow, name)
     if row is None:
         raise UsageError(
             "there is no such workspace", where=name[:80], do="See govray workspace ls"
@@ -113,8 +113,8 @@ def get_workspace(session: Session, name: str) -> Workspace:
     return row
 
 
-def get_project(session: Session, name: str) -> Project:
-    row = session.get(Project, name)
+def get_project(session: Session, name: str) -> ProjectRow:
+    row = session.get(ProjectRow, name)
     if row is None:
         raise UsageError("there is no such project", where=name[:80], do="See govray project ls")
     return row
@@ -122,18 +122,18 @@ def get_project(session: Session, name: str) -> Project:
 
 def change_workspace(
     session: Session,
-    row: Workspace,
+    row: WorkspaceRow,
     *,
     description: str | None = None,
     archived: bool | None = None,
     by: ChangedBy,
-) -> Workspace:
+) -> WorkspaceRow:
     """Describe, archive or bring back a workspace. What is None stays. Raises `Refused`: it is the
     default's, or has projects that are not archived."""
     if archived and not row.archived:
         _not_default(row.name, "workspace")
-        used = select(Project.name).where(
-            Project.workspace == row.name, col(Project.archived).is_(False)
+        used = select(ProjectRow.name).where(
+            ProjectRow.workspace == row.name, col(ProjectRow.archived).is_(False)
         )
         if (first := session.exec(used.limit(1)).first()) is not None:
             raise Refused(
@@ -148,13 +148,13 @@ def change_workspace(
 
 def change_project(
     session: Session,
-    row: Project,
+    row: ProjectRow,
     *,
     description: str | None = None,
     archived: bool | None = None,
     settings: Mapping[str, Any] | None = None,
     by: ChangedBy,
-) -> Project:
+) -> ProjectRow:
     """Describe, archive or bring back a project, or replace its settings. What is None stays.
 
     Args:
@@ -167,7 +167,7 @@ def change_project(
         raise Refused(f"it was deleted on {row.deleted}", where=f"project {row.name}")
     if archived and not row.archived:
         _not_default(row.name, "project")
-    if archived is False and session.get_one(Workspace, row.workspace).archived:
+    if archived is False and session.get_one(WorkspaceRow, row.workspace).archived:
         raise Refused("its workspace is archived", where=f"project {row.name}")
     changed = _change(row, description, archived)
     if settings is not None and dict(settings) != row.settings:
@@ -186,12 +186,12 @@ def project_limits(session: Session) -> dict[str, tuple[float, int | None]]:
 
 def settings_by_project(session: Session) -> dict[str, ProjectSettings]:
     """The settings of every project, by name."""
-    rows = session.exec(select(Project.name, Project.settings).order_by(col(Project.name)))
+    rows = session.exec(select(ProjectRow.name, ProjectRow.settings).order_by(col(ProjectRow.name)))
     return {name: parse_settings(stored, where=f"project {name}") for name, stored in rows}
 
 
 def _change(
-    row: Workspace | Project, description: str | None, archived: bool | None
+    row: WorkspaceRow | ProjectRow, description: str | None, archived: bool | None
 ) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     if description is not None:
@@ -208,6 +208,6 @@ def _not_default(name: str, what: str) -> None:
         )
 
 
-def _check_room(session: Session, table: type[Workspace] | type[Project], what: str) -> None:
+def _check_room(session: Session, table: type[WorkspaceRow] | type[ProjectRow], what: str) -> None:
     if len(session.exec(select(table.name).limit(MOST)).all()) >= MOST:
         raise Refused(f"there are {MOST} {what}, and no more are taken")

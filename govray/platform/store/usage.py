@@ -59,7 +59,7 @@ def usage(
 ) -> tuple[Usage, ...]:
     """Usage, sorted by name. ``since``: only runs that started, and entries made, at this
     instant or later, ``YYYY-MM-DDTHH:MM:SSZ``. ``at``: now."""
-    run, e, s, c = tables.Run, tables.Experiment, tables.QueueEntry, tables.Checkpoint
+    run, e, s, c = tables.RunRow, tables.ExperimentRow, tables.QueueEntry, tables.CheckpointRow
     started = col(run.started) >= (since or "")
     owner = _owner(by, e)
 
@@ -77,8 +77,8 @@ def usage(
         ).where(started)
     ).all()
     attested = session.execute(
-        of_runs(func.count(col(tables.Attestation.digest)))
-        .join(tables.Attestation, col(tables.Attestation.run) == col(run.id))
+        of_runs(func.count(col(tables.AttestationRow.digest)))
+        .join(tables.AttestationRow, col(tables.AttestationRow.run) == col(run.id))
         .where(started)
     ).all()
     kept = session.execute(
@@ -98,7 +98,7 @@ def usage(
         .where(*asked)
         .group_by(asker)
     ).all()
-    pool = tables.Pool
+    pool = tables.PoolRow
     running = session.execute(
         select(asker, s.started, s.slots, pool.gpus)
         .outerjoin_from(s, pool, col(pool.name) == col(s.pool))
@@ -135,7 +135,7 @@ def spent(session: Session, row: tables.QueueEntry, at: str) -> dict[str, float]
     own event log tells."""
     if row.kind in RUN_KINDS:
         return {}
-    pool = session.get(tables.Pool, row.pool)
+    pool = session.get(tables.PoolRow, row.pool)
     workers, accelerators = _since_start(row.started, row.slots, pool.gpus if pool else None, at)
     return {
         "worker_seconds": row.worker_seconds + workers,
@@ -161,6 +161,6 @@ def _owner(by: By, table: Any) -> Any:
         return col(tables.QueueEntry.pool)
     if by != "workspace":
         return col(table.project if by == "project" else table.user)
-    p = tables.Project
+    p = tables.ProjectRow
     # No parameter stands in it: PostgreSQL would not see that it groups by what it selects.
     return select(p.workspace).where(p.name == table.project).scalar_subquery()

@@ -1,8 +1,8 @@
 """Versions by what their attestations state: the number they were judged by, and what reached which
 layer groups.
 
-A question is conditions on `Attestation`, whose derived columns and rows are all that is read. So
-it costs a few look-ups by index for each version, however many corpora trained it.
+A question is conditions on `AttestationRow`, whose derived columns and rows are all that is read.
+So it costs a few look-ups by index for each version, however many corpora trained it.
 
 What an attestation leaves open never counts as absent
 
@@ -28,7 +28,7 @@ from sqlmodel import Session, col
 
 from govray.errors import UsageError
 from govray.platform.store.lineage import UNKNOWN
-from govray.platform.store.tables import Attestation, Coverage, Inherited
+from govray.platform.store.tables import AttestationRow, CoverageRow, Inherited
 
 Path = Literal["direct", "any"]
 
@@ -65,8 +65,8 @@ class VersionSearch:
 
 
 def matching(question: VersionSearch) -> ColumnElement[bool]:
-    """Condition on `Attestation`: those of which all that is asked holds."""
-    a, q = Attestation, question
+    """Condition on `AttestationRow`: those of which all that is asked holds."""
+    a, q = AttestationRow, question
     wanted: list[ColumnElement[bool]] = [true()]
     if q.metric is not None:
         wanted.append(col(a.metric) == q.metric)
@@ -89,10 +89,10 @@ def matching(question: VersionSearch) -> ColumnElement[bool]:
         wanted.append(~_reached(q, "corpus", {*q.without_corpus, UNKNOWN}))
     if q.without_license or q.without_corpus or q.group != EVERY_GROUP:
         # Each corpus has a row for every group, so those of one corpus tell which there are.
-        other = aliased(Coverage)
+        other = aliased(CoverageRow)
         of_it = col(other.attestation) == col(a.digest)
         one = select(func.min(col(other.corpus))).where(of_it).correlate(a).scalar_subquery()
-        wanted.append(_row(Coverage, q, col(Coverage.corpus) == one))
+        wanted.append(_row(CoverageRow, q, col(CoverageRow.corpus) == one))
     return and_(*wanted)
 
 
@@ -106,12 +106,12 @@ def score(session: Session, found: Any) -> tuple[Any, ColumnElement[bool]]:
     """What orders versions by their validation, higher being better, and which have it.
 
     Args:
-        found: A condition on `Attestation`.
+        found: A condition on `AttestationRow`.
 
     Raises:
         UsageError: They were judged by several numbers, which are not compared.
     """
-    a = Attestation
+    a = AttestationRow
     kinds = (col(a.metric), col(a.goal), col(a.validated_on))
     has = col(a.validated_on) != ""
     rows = session.execute(select(*kinds).where(found, has).distinct().order_by(*kinds).limit(4))
@@ -130,7 +130,7 @@ def score(session: Session, found: Any) -> tuple[Any, ColumnElement[bool]]:
 
 def _reached(q: VersionSearch, kind: Literal["category", "corpus"], named: Collection[str]) -> Any:
     """That something of these categories or names reached one of the groups."""
-    c, i = Coverage, Inherited
+    c, i = CoverageRow, Inherited
     anyhow = literal(q.path == "any")
     own = or_(col(c.direct).is_(True), and_(anyhow, col(c.transitive).is_(True)))
     start = or_(col(i.start).is_(True), anyhow)
@@ -148,5 +148,5 @@ def _row(table: Any, q: VersionSearch, *conditions: Any) -> ColumnElement[bool]:
         of_groups = [func.substr(group, 1, len(start)) == start] if start else []
     else:
         of_groups = [group == q.group]
-    here = col(table.attestation) == col(Attestation.digest)
-    return select(group).where(here, *of_groups, *conditions).correlate(Attestation).exists()
+    here = col(table.attestation) == col(AttestationRow.digest)
+    return select(group).where(here, *of_groups, *conditions).correlate(AttestationRow).exists()

@@ -26,7 +26,7 @@ from govray.governance.submission.http_exchange import is_loopback
 from govray.platform.store.audit_log import ChangedBy, log
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.store_secret import masked
-from govray.platform.store.tables import Alert, Delivery, Webhook
+from govray.platform.store.tables import Alert, Delivery, WebhookRow
 
 Kind = Literal[
     "run.completed",
@@ -62,7 +62,7 @@ def add(
     project: str | None = None,
     key: bytes,
     by: ChangedBy,
-) -> tuple[Webhook, str]:
+) -> tuple[WebhookRow, str]:
     """Make a webhook. It is told of what happens from now on.
 
     Args:
@@ -79,12 +79,12 @@ def add(
                 where="events",
                 do=f"Give some of {', '.join(KINDS)}",
             )
-    held = session.execute(select(func.count()).select_from(Webhook)).scalar_one()
+    held = session.execute(select(func.count()).select_from(WebhookRow)).scalar_one()
     if held >= MOST_WEBHOOKS:
         raise UsageError(f"there are {held} webhooks, which is the most", do="Remove one first")
     secret = secrets.token_bytes(SECRET_BYTES)
     name = f"w-{secrets.token_hex(6)}"
-    row = Webhook(
+    row = WebhookRow(
         id=name,
         url=url,
         kinds=sorted(set(kinds)) or list(KINDS),
@@ -98,14 +98,14 @@ def add(
     return row, PREFIX + base64.b64encode(secret).decode()
 
 
-def find(session: Session, name: str) -> Webhook:
-    row = session.get(Webhook, name)
+def find(session: Session, name: str) -> WebhookRow:
+    row = session.get(WebhookRow, name)
     if row is None:
         raise UsageError("there is no such webhook", where=name[:60], do="See govray webhook ls")
     return row
 
 
-def remove(session: Session, row: Webhook, *, by: ChangedBy) -> None:
+def remove(session: Session, row: WebhookRow, *, by: ChangedBy) -> None:
     """Remove a webhook, with what was or was to be sent to it."""
     connection = session.connection()
     connection.execute(delete(Delivery).where(col(Delivery.webhook) == row.id))
@@ -114,7 +114,7 @@ def remove(session: Session, row: Webhook, *, by: ChangedBy) -> None:
     session.flush()
 
 
-def send_test(session: Session, row: Webhook, event: Alert, *, by: ChangedBy) -> Delivery:
+def send_test(session: Session, row: WebhookRow, event: Alert, *, by: ChangedBy) -> Delivery:
     """Let ``event`` of the kind `TEST` be sent to the webhook, whatever it asked for."""
     session.add(event)
     session.flush()
@@ -124,7 +124,7 @@ def send_test(session: Session, row: Webhook, event: Alert, *, by: ChangedBy) ->
     return delivery
 
 
-def resend(session: Session, row: Webhook, alert: str, *, by: ChangedBy) -> Delivery:
+def resend(session: Session, row: WebhookRow, alert: str, *, by: ChangedBy) -> Delivery:
     """Let an event be sent again, at once, and as often as a new one. Raises `UsageError`: it was
     never meant for this webhook."""
     found = session.get(Delivery, (row.id, alert))

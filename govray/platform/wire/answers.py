@@ -237,7 +237,7 @@ class Task(Answer):
     )
 
 
-class Validation(Answer):
+class JudgedBy(Answer):
     """The number that a version's run was judged by, as its attestation states it."""
 
     metric: str
@@ -270,7 +270,7 @@ class FoundVersion(VersionReference):
     """A version, and what its attestation states that can be asked for."""
 
     stage: str | None = Field(description="For staff, and roles where its run lies.")
-    validation: Validation | None
+    validation: JudgedBy | None
     assurance: str = Field(description="Its level, as the attestation states it.")
     isolation: str = Field(description="Of its run, as the attestation states it.")
     finished: str = Field(description="When its run finished.")
@@ -323,7 +323,7 @@ class Version(VersionReference):
 
     stage: str | None = None
     labels: dict[str, str] | None = None
-    validation: Validation | None = None
+    validation: JudgedBy | None = None
     notes: str | None = None
     created: str | None = None
     user: str | None = None

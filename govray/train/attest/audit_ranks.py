@@ -52,7 +52,7 @@ def shared() -> bool:
 
 
 def share_model(
-    build: Callable[[], nn.Module], committed: commit_folder.Committed, where: str
+    build: Callable[[], nn.Module], committed: commit_folder.CommitFolder, where: str
 ) -> nn.Module:
     """The committed model, of which each rank holds its rows. Collective; ranks fail together.
 
@@ -91,7 +91,7 @@ def share_model(
 
 
 def _own_rows(
-    committed: commit_folder.Committed, buffers: Collection[str], rank: int, world: int
+    committed: commit_folder.CommitFolder, buffers: Collection[str], rank: int, world: int
 ) -> tuple[dict[str, Tensor], Mapping[str, int]]:
     """This rank's rows of each parameter and whole buffers, and the rows of the whole ones."""
     file = model_folder.WEIGHTS

@@ -123,7 +123,7 @@ def load_model(run: Path) -> AuditedModel:
     )
 
 
-def _recorded(run: Path) -> tuple[RunRecord, Experiment, commit_folder.Committed]:
+def _recorded(run: Path) -> tuple[RunRecord, Experiment, commit_folder.CommitFolder]:
     record = read_record(run)
     if record.experiment is None:
         raise UsageError(
@@ -183,7 +183,7 @@ def _steps(leaves: Iterable[AnyLeaf]) -> dict[str, frozenset[int]]:
     return {corpus: frozenset(steps) for corpus, steps in found.items()}
 
 
-def _fill(model: nn.Module, committed: commit_folder.Committed, run: Path) -> None:
+def _fill(model: nn.Module, committed: commit_folder.CommitFolder, run: Path) -> None:
     fill(
         model,
         tensors_of(committed, model_folder.WEIGHTS),

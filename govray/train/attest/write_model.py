@@ -208,7 +208,7 @@ def _model_folder(run: Place) -> AbstractContextManager[Path]:
 
 def final_checkpoint(
     run: Place, record: RunRecord, *, early: bool = False
-) -> commit_folder.Committed:
+) -> commit_folder.CommitFolder:
     """The committed state after the run's last step; its files are checked as they are read.
     ``early``: take the newest state, whatever its step."""
     found = latest(run)
@@ -233,14 +233,14 @@ def _refuse_other_steps(run: Place, ledger: Ledger) -> None:
         )
 
 
-def environment(committed: commit_folder.Committed) -> Environment:
+def environment(committed: commit_folder.CommitFolder) -> Environment:
     """Where the run ran, as rank 0 recorded it in a commit."""
     state: Any = canonical_json.parse_canonical(committed.files["state.json"])
     return Environment.from_json(state["environment"], where="state.json")
 
 
 def model_digests(
-    record: RunRecord, committed: commit_folder.Committed, manifest: Manifest
+    record: RunRecord, committed: commit_folder.CommitFolder, manifest: Manifest
 ) -> dict[str, str]:
     """The digests of the files that a model consists of, by name."""
     tensors = {name: whole_file.entry(committed, name).digest for name in model_tensors(committed)}
@@ -254,7 +254,7 @@ def final_digests(run: Place, record: RunRecord) -> dict[str, str]:
     return {name: whole_file.entry(committed, name).digest for name in model_tensors(committed)}
 
 
-def model_tensors(committed: commit_folder.Committed) -> list[str]:
+def model_tensors(committed: commit_folder.CommitFolder) -> list[str]:
     """The files of a commit that belong to a model: weights, their average, and adapters."""
     return sorted(
         name
@@ -299,7 +299,7 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
 
 def _claims(
     record: RunRecord,
-    committed: commit_folder.Committed,
+    committed: commit_folder.CommitFolder,
     trust: TrustState,
     manifest: Verified[Manifest],
     records: PreparedRecords,
@@ -350,7 +350,7 @@ def _claims(
     )
 
 
-def _validated(record: RunRecord, committed: commit_folder.Committed) -> ValidationResult | None:
+def _validated(record: RunRecord, committed: commit_folder.CommitFolder) -> ValidationResult | None:
     """What the run was judged by, if the commit's state was measured and gave a number."""
     judged = record.validation
     state: Any = canonical_json.parse_canonical(committed.files["state.json"])
@@ -377,7 +377,7 @@ def _selections(record: RunRecord) -> tuple[Selection, ...]:
     return (*searched, stopping)
 
 
-def _tensor_names(committed: commit_folder.Committed, name: str) -> frozenset[str]:
+def _tensor_names(committed: commit_folder.CommitFolder, name: str) -> frozenset[str]:
     with whole_file.header(committed, name) as file:
         return frozenset(tensor.name for tensor in read_header(file, where=name))
 

@@ -41,7 +41,7 @@ from govray.storage.atomic_file import make_folder, sync_folder
 from govray.train.checkpoint import commit_reader
 from govray.train.checkpoint.commit_reader import MANIFEST as MANIFEST
 from govray.train.checkpoint.commit_reader import PIECE, FileEntry, opened, pour
-from govray.train.checkpoint.commit_reader import Committed as Committed
+from govray.train.checkpoint.commit_reader import CommitFolder as CommitFolder
 from govray.train.checkpoint.commit_reader import Content as Content
 from govray.train.checkpoint.commit_reader import Folder as Folder
 
@@ -244,7 +244,7 @@ def copy_file(folder: Folder, name: str, target: Path) -> None:
             shutil.copyfileobj(source, sink, PIECE)
 
 
-def load(folder: Folder) -> Committed:
+def load(folder: Folder) -> CommitFolder:
     """Read a committed folder, every byte checked.
 
     Raises:
@@ -254,10 +254,10 @@ def load(folder: Folder) -> Committed:
         InfrastructureFailed: Remote storage refuses.
     """
     committed = open_commit(folder)
-    return Committed(folder, committed.digest, committed.entries, dict(committed.files))
+    return CommitFolder(folder, committed.digest, committed.entries, dict(committed.files))
 
 
-def open_commit(folder: Folder) -> Committed:
+def open_commit(folder: Folder) -> CommitFolder:
     """Open a committed folder: names and sizes checked now, a file's bytes when they are read.
 
     Reading ``files[name]`` of the result raises as `load` does.

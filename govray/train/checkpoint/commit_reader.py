@@ -119,7 +119,7 @@ Folder: TypeAlias = "Path | ObjectFolder"
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitFolder:
     """A committed folder.
 
     Attributes:
@@ -171,7 +171,7 @@ def opened(
     sizes: Mapping[str, int],
     manifest: bytes | None,
     read: Callable[[str, int], bytes],
-) -> Committed:
+) -> CommitFolder:
     """A commit whose manifest was read, and whose files' names and sizes are known.
 
     Args:
@@ -190,12 +190,12 @@ def opened(
     others = {name: size for name, size in sizes.items() if name != MANIFEST}
     require_whole(entries, others, str(folder))
     sharded_file.require_complete(entries, str(folder))
-    return Committed(
-        folder, canonical_json.sha256(manifest), entries, _Files(str(folder), entries, read)
+    return CommitFolder(
+        folder, canonical_json.sha256(manifest), entries, _CheckedFiles(str(folder), entries, read)
     )
 
 
-class _Files(Mapping[str, bytes]):
+class _CheckedFiles(Mapping[str, bytes]):
     """Files that are read and checked on access."""
 
     def __init__(

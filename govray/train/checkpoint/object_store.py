@@ -31,7 +31,7 @@ from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath
 from govray.train.checkpoint.commit_reader import (
     MANIFEST,
-    Committed,
+    CommitFolder,
     Content,
     FileEntry,
     encode_manifest,
@@ -167,7 +167,7 @@ class ObjectFolder:
         self.store.write(self.path / MANIFEST, manifest, f"{self}/{MANIFEST}")
         return canonical_json.sha256(manifest)
 
-    def open_commit(self) -> Committed:
+    def open_commit(self) -> CommitFolder:
         """As `govray.train.checkpoint.commit_folder.open_commit`."""
         sizes = self._sizes()
         manifest = self.read(MANIFEST, sizes[MANIFEST]) if MANIFEST in sizes else None

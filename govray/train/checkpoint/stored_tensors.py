@@ -16,7 +16,7 @@ from torch import Tensor
 
 from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats.tensor_header import Described, header_bytes, read_header
-from govray.train.checkpoint.commit_reader import PIECE, Committed, Content
+from govray.train.checkpoint.commit_reader import PIECE, CommitFolder, Content
 from govray.train.checkpoint.sharded_file import ShardIndex, cut, part_name
 
 Stored = bytes | Mapping[str, Tensor]
@@ -31,7 +31,7 @@ def contents(files: Mapping[str, Stored]) -> dict[str, Content]:
     }
 
 
-def tensors_of(committed: Committed, name: str) -> dict[str, Tensor]:
+def tensors_of(committed: CommitFolder, name: str) -> dict[str, Tensor]:
     """The whole tensors of a safetensors file, by name; of one in parts, joined.
 
     Shapes and dtypes are the file's, the device is the CPU.
@@ -45,7 +45,7 @@ def tensors_of(committed: Committed, name: str) -> dict[str, Tensor]:
     return held_rows(committed, index, name, lambda _, rows: range(rows))
 
 
-def _stored(committed: Committed, name: str) -> dict[str, Tensor]:
+def _stored(committed: CommitFolder, name: str) -> dict[str, Tensor]:
     if name not in committed.entries:
         raise Malformed("the checkpoint has no such file", where=name)
     try:
@@ -55,7 +55,7 @@ def _stored(committed: Committed, name: str) -> dict[str, Tensor]:
 
 
 def held_rows(
-    committed: Committed,
+    committed: CommitFolder,
     index: ShardIndex,
     name: str,
     wanted: Callable[[str, int], range],

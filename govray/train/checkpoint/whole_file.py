@@ -19,11 +19,11 @@ from typing import BinaryIO
 from govray.errors import Damaged, Malformed
 from govray.governance.formats.tensor_header import Described, header_bytes, read_header
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.commit_reader import PIECE, Committed, FileEntry, pour
+from govray.train.checkpoint.commit_reader import PIECE, CommitFolder, FileEntry, pour
 from govray.train.checkpoint.sharded_file import cut, part_name
 
 
-def entry(committed: Committed, name: str) -> FileEntry:
+def entry(committed: CommitFolder, name: str) -> FileEntry:
     """Digest and size of a whole file. One in parts is read for it.
     Raises ``Damaged``: a part's bytes are not those that were committed."""
     if name in committed.entries:
@@ -31,7 +31,7 @@ def entry(committed: Committed, name: str) -> FileEntry:
     return pour(_pieces(committed, name), len)
 
 
-def copy(committed: Committed, name: str, target: Path) -> FileEntry:
+def copy(committed: CommitFolder, name: str, target: Path) -> FileEntry:
     """Write a whole file to ``target``, and return its digest and size.
 
     A stored file is copied unchecked, and its digest is the manifest's. One in parts is
@@ -48,21 +48,21 @@ def copy(committed: Committed, name: str, target: Path) -> FileEntry:
         return pour(_pieces(committed, name), file.write)
 
 
-def content(committed: Committed, name: str) -> bytes | None:
+def content(committed: CommitFolder, name: str) -> bytes | None:
     """The bytes of a whole file, checked; None if there is no such file."""
     if name in committed.entries:
         return committed.files[name]
     return b"".join(_pieces(committed, name)) if name in committed.names else None
 
 
-def header(committed: Committed, name: str) -> BinaryIO:
+def header(committed: CommitFolder, name: str) -> BinaryIO:
     """The file whose header names all tensors of ``name``, open at its start, unchecked."""
     if name not in committed.entries and (index := committed.index) and name in index.rows:
         name = part_name(name, 0, index.world)
     return commit_folder.open_file(committed.folder, name)
 
 
-def _pieces(committed: Committed, name: str) -> Iterator[bytes]:
+def _pieces(committed: CommitFolder, name: str) -> Iterator[bytes]:
     index = committed.index
     if index is None or name not in index.rows:
         raise Malformed("the checkpoint has no such file", where=name)
@@ -111,7 +111,7 @@ class HashedFile:
     """One stored file, read from its beginning to its end and hashed on the way.
     Nothing of it counts before `require_intact` returned."""
 
-    def __init__(self, committed: Committed, opened: ExitStack, name: str) -> None:
+    def __init__(self, committed: CommitFolder, opened: ExitStack, name: str) -> None:
         self.name = name
         if name not in committed.entries:
             raise Malformed("the checkpoint has no such file", where=name)

@@ -147,7 +147,7 @@ class GovernCallback(Callback):
         return _HeldBatches(self._governed_run)
 
     def _training_step(self, held: Any, batch_idx: int) -> None:
-        if not isinstance(held, _Held):
+        if not isinstance(held, _Batch):
             raise Refused(
                 "the batch comes from another loader than the run's",
                 where="trainer.fit()",
@@ -259,7 +259,7 @@ def _require_every_step(config: Any) -> None:
         )
 
 
-class _Held:
+class _Batch:
     """A batch that Lightning passes on unchanged. It would take a dataclass apart."""
 
     def __init__(self, batch: StepBatch) -> None:
@@ -271,4 +271,4 @@ class _HeldBatches(PlannedBatches):
 
     def __iter__(self) -> Iterator[Any]:
         for batch in super().__iter__():
-            yield _Held(batch)
+            yield _Batch(batch)

@@ -209,7 +209,7 @@ class FlaxModel:
             tensors = {f"{PEFT_PREFIX}{fqn}": on_host(value) for fqn, value in own.items()}
             yield name, peft_config(rank, layers, transposed=False), tensors
 
-    def load(self, committed: commit_folder.Committed) -> None:
+    def load(self, committed: commit_folder.CommitFolder) -> None:
         base = {n: v for n, v in self._framework.parameters().items() if not n.startswith(ADAPTER)}
         found = _like(base, tensors_of(committed, model_folder.WEIGHTS), model_folder.WEIGHTS)
         for name, rank in self._ranks.items():

@@ -99,8 +99,8 @@ def first_leaf(
 
 
 def first_tensor(
-    original: Mapping[int, commit_folder.Committed],
-    replayed: Mapping[int, commit_folder.Committed],
+    original: Mapping[int, commit_folder.CommitFolder],
+    replayed: Mapping[int, commit_folder.CommitFolder],
     start: int,
     names: Collection[str],
 ) -> TensorDifference | None:
@@ -121,7 +121,7 @@ def first_tensor(
 
 
 def compared_files(
-    one: commit_folder.Committed, other: commit_folder.Committed, *, shared_only: bool = False
+    one: commit_folder.CommitFolder, other: commit_folder.CommitFolder, *, shared_only: bool = False
 ) -> list[str]:
     """Weights, then adapters, then optimizer state.
     ``shared_only``: weights and the adapters that both have, and no optimizer state."""
@@ -144,7 +144,7 @@ def _ordered(names: Collection[str]) -> list[str]:
 
 
 def _first_in(
-    one: commit_folder.Committed, other: commit_folder.Committed, name: str
+    one: commit_folder.CommitFolder, other: commit_folder.CommitFolder, name: str
 ) -> tuple[str | None, float | None] | None:
     """The first tensor of a file that differs, and by how much."""
     if whole_file.content(one, name) == whole_file.content(other, name):

@@ -315,7 +315,7 @@ def _experiment(inputs: RecordedInputs, plan: BatchPlan) -> Experiment:
     )
 
 
-def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed | None) -> None:
+def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.CommitFolder | None) -> None:
     """Make the replay's folder: its record and, for part of a run, its first state."""
     folder = Path(order.folder)
     folder.mkdir(parents=True)
@@ -396,6 +396,6 @@ def _adapters_of(before: BatchPlan, inputs: RecordedInputs, after: BatchPlan) ->
     )
 
 
-def _digests(committed: commit_folder.Committed, names: Sequence[str]) -> dict[str, str]:
+def _digests(committed: commit_folder.CommitFolder, names: Sequence[str]) -> dict[str, str]:
     held = committed.names
     return {name: whole_file.entry(committed, name).digest for name in names if name in held}

@@ -15,7 +15,7 @@ from govray.train.run_folder import events
 
 @dataclass(frozen=True, kw_only=True)
 class MetricValue:
-    """One metric of one step, as `govray.platform.store.tables.Metric` has it."""
+    """One metric of one step, as `govray.platform.store.tables.MetricRow` has it."""
 
     group: str
     name: str
@@ -28,7 +28,7 @@ class MetricValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """One decision, as `govray.platform.store.tables.Decision` has it."""
+    """One decision, as `govray.platform.store.tables.DecisionRow` has it."""
 
     kind: str
     reason: str

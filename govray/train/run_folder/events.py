@@ -340,7 +340,7 @@ AnyEvent: TypeAlias = (
 )
 
 
-class _Line(RootModel[Annotated[AnyEvent, Field(discriminator="kind")]]):
+class _EventLine(RootModel[Annotated[AnyEvent, Field(discriminator="kind")]]):
     pass
 
 
@@ -452,7 +452,7 @@ def _events(part: Place) -> Iterator[AnyEvent]:
 def _event(line: bytes, where: str) -> AnyEvent:
     canonical_json.parse_canonical(line, limit=MAX_LINE, where=where)
     try:
-        return _Line.model_validate_json(line, by_alias=True, by_name=False).root
+        return _EventLine.model_validate_json(line, by_alias=True, by_name=False).root
     except ValidationError as error:
         [problem, *_] = error.errors(include_url=False, include_input=False)
         raise Malformed(

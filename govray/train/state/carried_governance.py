@@ -23,7 +23,7 @@ from govray.errors import Damaged, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import AnyLeaf
 from govray.storage.place import Place
-from govray.train.checkpoint.commit_reader import Committed, FileEntry, Folder
+from govray.train.checkpoint.commit_reader import CommitFolder, FileEntry, Folder
 from govray.train.checkpoint.storage import SharedObjects, Storage, object_name
 from govray.train.inputs.revocation_feed import KEPT
 from govray.train.inputs.run_record import FILES, RECORD, SUMMARY, RunRecord, parse_record
@@ -67,7 +67,7 @@ def ledger_head(ledger: LedgerFile) -> dict[str, Any]:
 
 
 def rebound(
-    committed: Committed,
+    committed: CommitFolder,
     run_folder: Place,
     storage: Storage,
     leaves: Sequence[AnyLeaf],
@@ -139,7 +139,7 @@ class CarriedGovernance:
         return parse_record(files, where=str(self.commit))
 
 
-def carried(committed: Committed) -> CarriedGovernance:
+def carried(committed: CommitFolder) -> CarriedGovernance:
     """What a commit names beside itself."""
     if STATE not in committed.entries:
         return CarriedGovernance(committed.folder, {}, ())
@@ -162,7 +162,7 @@ def stated(state: Any, commit: Folder) -> CarriedGovernance:
     return CarriedGovernance(commit, files, tiles)
 
 
-def read_ledger(committed: Committed) -> bytes:
+def read_ledger(committed: CommitFolder) -> bytes:
     """The whole ledger of a commit: its tiles, and the lines behind them."""
     return carried(committed).read_tiles() + committed.files[LEDGER]
 

@@ -143,7 +143,7 @@ def _credential(
 
 
 def _refuse_other_bindings(
-    committed: commit_folder.Committed,
+    committed: commit_folder.CommitFolder,
     record: RunRecord,
     policy: Verified[Policy],
     manifest: Verified[Manifest],

@@ -102,7 +102,7 @@ def clone(
             )
 
 
-def _commit(donor: Path, step: int) -> commit_folder.Committed:
+def _commit(donor: Path, step: int) -> commit_folder.CommitFolder:
     for found, folder in committed_folders(donor):
         if found == step:
             return commit_folder.open_commit(folder)

@@ -32,7 +32,7 @@ from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.storage.staged_folder import staged_folder
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.commit_reader import Committed
+from govray.train.checkpoint.commit_reader import CommitFolder
 from govray.train.checkpoint.object_store import ObjectStore
 from govray.train.checkpoint.storage import RunFolder, folder_name, storage_of
 from govray.train.checkpoint.whole_file import HashedFile
@@ -120,7 +120,7 @@ def copy_checkpoint(named: Place, storage: Place, *, rows: bool = True) -> Copie
     )
 
 
-def _found(named: Place) -> tuple[Committed, Place]:
+def _found(named: Place) -> tuple[CommitFolder, Place]:
     if named.name.startswith("checkpoint_"):
         return _find_commit(named), named.parent
     newest = latest(named)
@@ -142,7 +142,7 @@ def _summary(source: Place, found: CarriedGovernance) -> bytes:
     return own.read_bytes()
 
 
-def _find_commit(named: Place) -> Committed:
+def _find_commit(named: Place) -> CommitFolder:
     """The commit that a user names as ``RUN/checkpoint_000000100``, wherever the run commits."""
     if isinstance(named, Path) and os.path.lexists(named):
         return commit_folder.open_commit(named)
@@ -156,7 +156,7 @@ def _find_commit(named: Place) -> Committed:
     )
 
 
-def _fill(run: Place, committed: Committed, found: CarriedGovernance, summary: bytes) -> None:
+def _fill(run: Place, committed: CommitFolder, found: CarriedGovernance, summary: bytes) -> None:
     state: Any = canonical_json.parse_canonical(committed.files[STATE])
     step = int(state["step"])
     storage = RunFolder(run) if isinstance(run, Path) else ObjectStore(str(run))
@@ -171,7 +171,7 @@ def _fill(run: Place, committed: Committed, found: CarriedGovernance, summary: b
     write_files(run, files | {SUMMARY: summary})
 
 
-def _checked(committed: Committed, name: str) -> Iterator[bytes]:
+def _checked(committed: CommitFolder, name: str) -> Iterator[bytes]:
     """The bytes of one file of a commit. What follows the last one has found them to be whole."""
     with ExitStack() as opened:
         file = HashedFile(committed, opened, name)

@@ -30,7 +30,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import read_header
 from govray.governance.verify.verifier import VerifiedModel
 from govray.train.checkpoint import commit_folder, whole_file
-from govray.train.checkpoint.commit_reader import Committed
+from govray.train.checkpoint.commit_reader import CommitFolder
 from govray.train.checkpoint.optimizer_state import begin_optimizer, require_same_optimizer
 from govray.train.checkpoint.storage import committed_folders
 from govray.train.checkpoint.stored_tensors import NAMED_DTYPES
@@ -142,7 +142,7 @@ def load_optimizer(
     fail_together(lambda: _load(model, optimizer, start))
 
 
-def open_start(start: OptimizerStart) -> Committed:
+def open_start(start: OptimizerStart) -> CommitFolder:
     """The recorded commit. Its bytes are checked as they are read. Raises ``Refused``."""
     committed = _opened(Path(start.folder))
     if committed is None or committed.digest != start.commit:
@@ -167,14 +167,14 @@ def _load(model: nn.Module, optimizer: torch.optim.Optimizer, start: OptimizerSt
         raise _refusal(error, start.folder) from error
 
 
-def _opened(folder: commit_folder.Folder) -> Committed | None:
+def _opened(folder: commit_folder.Folder) -> CommitFolder | None:
     try:
         return commit_folder.open_commit(folder)
     except (Damaged, UsageError):
         return None  # an interrupted run leaves such folders too
 
 
-def _values(committed: Committed) -> Any:
+def _values(committed: CommitFolder) -> Any:
     return canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
 
 

@@ -61,7 +61,7 @@ class TrainedModel(Protocol):
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
         """Of each adapter: its name, its configuration and copies of its tensors, as for peft."""
 
-    def load(self, committed: commit_folder.Committed) -> None:
+    def load(self, committed: commit_folder.CommitFolder) -> None:
         """Take over what a commit holds.
 
         Raises:
@@ -109,7 +109,7 @@ class TorchModel:
         for name in self.attached.ranks:
             yield (name, *self.attached.export(name))
 
-    def load(self, committed: commit_folder.Committed) -> None:
+    def load(self, committed: commit_folder.CommitFolder) -> None:
         """As `TrainedModel`; this rank's parts of a sharded model are all that is read."""
         held = self.model.state_dict()
         weights = {
@@ -156,7 +156,7 @@ def base_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def read_tensors(
-    committed: commit_folder.Committed, file: str, like: Callable[[str], Tensor | None]
+    committed: commit_folder.CommitFolder, file: str, like: Callable[[str], Tensor | None]
 ) -> dict[str, Tensor]:
     """The tensors of a file. Of tensors that are sharded here, only this rank's shards.
     ``like``: maps a tensor's name in the file to the tensor here."""

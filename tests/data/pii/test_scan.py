@@ -85,10 +85,10 @@ def test_processes_scan_and_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the folder')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scan_module, "BATCH_RECORDS", 2)
-    started: list[scan_module._Process] = []
-    start = scan_module._Process.__enter__
+    started: list[scan_module._Scanner] = []
+    start = scan_module._Scanner.__enter__
     monkeypatch.setattr(
-        scan_module._Process, "__enter__", lambda self: (started.append(self), start(self))[1]
+        scan_module._Scanner, "__enter__", lambda self: (started.append(self), start(self))[1]
     )
     contents = [b"fine", "jörg@example.org".encode(), b"\xff", b"card 4111 1111 1111 1111", b"ok"]
     quarantine = Quarantine()
@@ -97,7 +97,7 @@ def test_processes_scan_and_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert quarantine.records == 3
     assert started
     assert all(each._process.poll() is not None for each in started)
-    gone = scan_module._Process(SCAN)
+    gone = scan_module._Scanner(SCAN)
     gone._process.kill()
     with pytest.raises(CouldNotCheck, match="ended with code -9"):
         gone([["text"]])

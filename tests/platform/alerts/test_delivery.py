@@ -21,7 +21,7 @@ from govray.platform.alerts.sending import ReceiverAnswer
 from govray.platform.store import webhooks
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import DeliveryState
-from govray.platform.store.tables import AuditEntry, Delivery, Webhook
+from govray.platform.store.tables import AuditEntry, Delivery, WebhookRow
 from govray.platform.store.webhooks import probe
 from tests.support.databases import on_both
 from tests.support.receiver import Receiver
@@ -116,7 +116,7 @@ def test_the_secret_is_kept_masked_and_is_in_no_log(scene: Scene, receiver: Rece
     webhook, text = scene.hook(receiver.url)
     secret = base64.b64decode(text.removeprefix("whsec_"))
     with Session(scene.engine) as session:
-        row = session.get_one(Webhook, webhook)
+        row = session.get_one(WebhookRow, webhook)
         assert len(secret) == 32
         assert row.secret != secret
         assert webhooks.mask(row.secret, webhook, KEY) == secret

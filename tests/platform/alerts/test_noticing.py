@@ -18,11 +18,11 @@ from govray.platform.store.states import ExperimentState, RunState
 from govray.platform.store.tables import (
     Alert,
     Delivery,
-    Pool,
-    Project,
+    PoolRow,
+    ProjectRow,
     Reverification,
-    Run,
-    Webhook,
+    RunRow,
+    WebhookRow,
 )
 from govray.platform.store.webhooks import event_id
 from tests.support.databases import on_both
@@ -34,7 +34,7 @@ DAYS = timedelta(days=30)
 T = RunState
 
 
-def hook(session: Session, **more: Any) -> Webhook:
+def hook(session: Session, **more: Any) -> WebhookRow:
     return webhooks.add(session, url="https://hooks.example/", key=KEY, by=ADA, **more)[0]
 
 
@@ -67,7 +67,7 @@ def everything(session: Session) -> None:
                 checked=LATER,
             )
         )
-    session.get_one(Project, "default").settings = {"monthly_accelerator_hours": 2.5}
+    session.get_one(ProjectRow, "default").settings = {"monthly_accelerator_hours": 2.5}
     session.commit()
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
         after = {row.id for row in session.exec(select(Alert))}
         assert len(after) == len(before) + 1
         assert len(session.exec(select(Delivery)).all()) == sent + 1
-        assert session.exec(select(Webhook)).all()
+        assert session.exec(select(WebhookRow)).all()
         # Negative control: the comparison with what was noticed is what prevents it.
         monkeypatch.setattr(noticing, "_unnoticed", lambda *_: true())
         with pytest.raises(IntegrityError):
@@ -156,14 +156,14 @@ def test_a_budget_is_an_event_once_a_month(store: Engine, monkeypatch: pytest.Mo
     with Session(store) as session:
         for project in ("tight", "free"):
             session.add(
-                Project(name=project, workspace="default", settings={}, created=AT, user="ada")
+                ProjectRow(name=project, workspace="default", settings={}, created=AT, user="ada")
             )
             hour = {"accelerator_seconds": 3600.0, "project": project}
             run_row(session, f"old-{project}", T.COMPLETED, started="2026-10-31T23:59:59Z", **hour)
             run_row(session, f"new-{project}", T.COMPLETED, started="2026-11-01T00:00:00Z", **hour)
-        session.get_one(Project, "free").settings = {"monthly_accelerator_hours": 100.0}
-        session.get_one(Project, "tight").settings = {"monthly_accelerator_hours": 2.0}
-        session.add(Pool(name="gpu", slots=1, gpus=1))
+        session.get_one(ProjectRow, "free").settings = {"monthly_accelerator_hours": 100.0}
+        session.get_one(ProjectRow, "tight").settings = {"monthly_accelerator_hours": 2.0}
+        session.add(PoolRow(name="gpu", slots=1, gpus=1))
         session.commit()
         assert budgets("2026-11-24T09:00:00Z") == [], "an hour of two"
         running = {"kind": "command", "pool": "gpu", "slots": 1, "project": "tight"}
@@ -172,11 +172,11 @@ def test_a_budget_is_an_event_once_a_month(store: Engine, monkeypatch: pytest.Mo
         assert budgets("2026-11-24T09:59:59Z") == []
         once = [("2026-11", "tight", 2.0)]
         assert budgets("2026-11-24T10:00:00Z") == once
-        session.get_one(Project, "tight").settings = {"monthly_accelerator_hours": 2.5}
+        session.get_one(ProjectRow, "tight").settings = {"monthly_accelerator_hours": 2.5}
         session.commit()
         assert budgets("2026-11-30T23:59:59Z") == once, "not again in its month"
         run_row(session, "next", T.RUNNING, started="2026-12-01T00:00:00Z", project="tight")
-        session.get_one(Run, "next").accelerator_seconds = 9000.0
+        session.get_one(RunRow, "next").accelerator_seconds = 9000.0
         session.commit()
         assert [each[:2] for each in budgets("2026-12-01T00:00:00Z")] == [
             ("2026-11", "tight"),

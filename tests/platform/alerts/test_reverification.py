@@ -28,13 +28,13 @@ STAGES = {"a": "production", "b": "staging", "c": "archived", "d": "none"}
 def registered(engine: Engine) -> None:
     """Four models, one version each, of which two are used."""
     with Session(engine) as session:
-        session.add(tables.TrustRoot(digest="r", name="root", version=1, envelope=b"{}"))
-        session.add(tables.Policy(digest="p", name="p", version=1, signer="s", envelope=b"{}"))
-        session.add(tables.Model(name="gpt", labels={}, created=BEFORE, user="ada"))
+        session.add(tables.TrustRootRow(digest="r", name="root", version=1, envelope=b"{}"))
+        session.add(tables.PolicyRow(digest="p", name="p", version=1, signer="s", envelope=b"{}"))
+        session.add(tables.ModelRow(name="gpt", labels={}, created=BEFORE, user="ada"))
         session.flush()
         for number, (name, stage) in enumerate(STAGES.items()):
             session.add(
-                tables.Attestation(
+                tables.AttestationRow(
                     digest=name,
                     run=name,
                     name=name,

@@ -28,7 +28,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.record.ledger import Ledger
-from govray.platform.attestor.register_tables import Attested, Posted
+from govray.platform.attestor.register_tables import Posted, RunOutcome
 from govray.train.checkpoint.commit_folder import MANIFEST
 from govray.train.checkpoint.storage import folder_name
 from govray.train.run_folder import ledger_tree
@@ -133,7 +133,7 @@ class Forgetful:
     def ended(self, submission: str, run: str) -> Posted:
         return self.last
 
-    def settle(self, new: Attested, *, before: Attested | None) -> bool:
+    def settle(self, new: RunOutcome, *, before: RunOutcome | None) -> bool:
         return True
 
 

@@ -15,7 +15,7 @@ from govray.governance.submission.register_forms import Flagged, OtherThanAccept
 from govray.platform.attestor import register as register_module
 from govray.platform.attestor import register_rules
 from govray.platform.attestor.register import Register, UnknownSecret, Unregistered
-from govray.platform.attestor.register_tables import Attested
+from govray.platform.attestor.register_tables import RunOutcome
 from tests.support.registered import (
     RUN,
     SUBMISSION,
@@ -130,8 +130,8 @@ def test_an_attempt_has_another_secret_until_it_posts(register: Register) -> Non
 
 
 def test_what_became_of_a_run_is_compared_and_set(register: Register) -> None:
-    refused = Attested(submission=SUBMISSION, run=RUN, state="NOT_ATTESTED", why="links", at=AT)
-    done = Attested(submission=SUBMISSION, run=RUN, state="ATTESTED", digest=digest("m"), at=AT)
+    refused = RunOutcome(submission=SUBMISSION, run=RUN, state="NOT_ATTESTED", why="links", at=AT)
+    done = RunOutcome(submission=SUBMISSION, run=RUN, state="ATTESTED", digest=digest("m"), at=AT)
     assert register.settle(refused, before=None)
     assert not register.settle(done, before=None)
     assert register.attested(SUBMISSION, RUN) == refused

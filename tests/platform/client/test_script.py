@@ -16,7 +16,7 @@ from sqlmodel import Session, select
 from govray.platform.store import queue_entries as queue
 from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.states import ExperimentState, RunState
-from govray.platform.store.tables import ModelVersion, QueueEntry, Run
+from govray.platform.store.tables import ModelVersion, QueueEntry, RunRow
 from tests.support.gates import gated
 from tests.support.happened import experiment
 from tests.support.listening import listening
@@ -52,7 +52,7 @@ def reconciled(place: Place) -> Iterator[None]:
                     if tags_of(session, [row.id]) and row.state == ExperimentState.QUEUED:
                         queue.move(session, row, ExperimentState.RUNNING)
                         experiment(session, row.id)
-                        session.get_one(Run, RUN).experiment = row.id
+                        session.get_one(RunRow, RUN).experiment = row.id
                         session.commit()
                     elif row.state == ExperimentState.RUNNING:
                         queue.move(session, row, ExperimentState.COMPLETED)

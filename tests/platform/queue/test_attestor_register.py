@@ -11,7 +11,7 @@ import pytest
 from govray.governance.submission.register_client import RegisterClient
 from govray.governance.submission.register_forms import SECRET, AcceptanceForm
 from govray.platform.attestor.register import Register
-from govray.platform.attestor.register_tables import Attested
+from govray.platform.attestor.register_tables import RunOutcome
 from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.job import AttemptGone, JobRefused, Unreachable
 from govray.platform.store.run_owners import submission_facts
@@ -95,7 +95,7 @@ def test_what_was_decided_is_asked_for_by_submission(register: Register, address
     secret = queue.variables(row(), {}, "sharedCluster")[SECRET]
     register.post("s-1", secret, started(), at="2026-11-24T09:00:00Z")
     assert queue.decided(row()) is None
-    refused = Attested(
+    refused = RunOutcome(
         submission="s-1",
         run=RUN,
         state="NOT_ATTESTED",
@@ -104,7 +104,7 @@ def test_what_was_decided_is_asked_for_by_submission(register: Register, address
     )
     assert register.settle(refused, before=None)
     assert queue.decided(row()) == ("NOT_ATTESTED", "step 3: a link")
-    signed = Attested(
+    signed = RunOutcome(
         submission="s-1", run=RUN, state="ATTESTED", digest=digest("m"), at="2026-11-24T09:00:00Z"
     )
     assert register.settle(signed, before=refused)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from govray.platform.queue.giving_way import Holding
 from govray.platform.queue.queue_order import (
-    Decision,
     ProjectLimit,
+    QueueDecision,
     SlotLimits,
     Waiting,
     decide,
@@ -205,18 +205,18 @@ def within(limits: SlotLimits, entries: Sequence[Entry]) -> bool:
     )
 
 
-def left(found: Decision) -> set[str]:
+def left(found: QueueDecision) -> set[str]:
     """What goes on waiting."""
     return {id for line in found.order.values() for id in line}
 
 
-def after(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
+def after(line: list[Waiting], held: list[Holding], found: QueueDecision) -> list[Entry]:
     """Who holds slots when the pass is done."""
     grown = [replace(one, slots=found.grow.get(one.id, one.slots)) for one in held]
     return [*grown, *(one for one in line if one.id in found.start)]
 
 
-def settled(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
+def settled(line: list[Waiting], held: list[Holding], found: QueueDecision) -> list[Entry]:
     """Who holds slots when all have gone and given back as they were told."""
     return [
         replace(one, slots=found.shrink[one.id].keeps if one.id in found.shrink else one.keeps)
@@ -331,7 +331,7 @@ def test_a_pass_after_a_pass_takes_nothing_back(queue: Queue) -> None:
         assert (again.start, again.preempt, again.shrink, again.grow) == ((), (), {}, {})
 
 
-def told_so(line: list[Waiting], held: list[Holding], found: Decision) -> list[Holding]:
+def told_so(line: list[Waiting], held: list[Holding], found: QueueDecision) -> list[Holding]:
     """Who holds slots after the pass, before any of them has done what it was told."""
     return [
         *(

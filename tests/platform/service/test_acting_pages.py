@@ -15,7 +15,7 @@ from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.queue_entries import submit
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Lease, Pool, QueueEntry
+from govray.platform.store.tables import Lease, PoolRow, QueueEntry
 from tests.support.people import NOW, Service, on_page
 
 FILE = (Path(__file__).parents[3] / "jobs" / "train.yaml").read_text()
@@ -28,7 +28,7 @@ def _empty(service: Service) -> Iterator[None]:
     yield
     service.clock[0] = NOW
     with Session(service.engine) as session:
-        for table in (QueueEntry, Lease, Pool):
+        for table in (QueueEntry, Lease, PoolRow):
             session.execute(delete(table))
         session.commit()
 
@@ -83,7 +83,7 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
     numbers = {name: re.findall(r">(\d+)<", cells) for name, cells in pools}
     assert numbers == {"default": ["0", "0", "3", "8"], "gpu": ["1", "3", "0", "0"]}
     with Session(service.engine) as session:
-        store_pools.state(session, [Pool(name="gpu", slots=8), Pool(name="spot", slots=2)])
+        store_pools.state(session, [PoolRow(name="gpu", slots=8), PoolRow(name="spot", slots=2)])
         session.commit()
     pools = re.findall(
         r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', html(service, "/queue", "auditor")

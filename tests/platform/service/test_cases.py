@@ -21,7 +21,7 @@ from govray.platform.store import cases as store
 from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.tables import Attestation, AuditEntry
+from govray.platform.store.tables import AttestationRow, AuditEntry
 from tests.support.case_world import MODEL, CaseWorld, case_world, reworded
 from tests.support.people import NOW
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_looked_at_is_said_without_places(
 def test_a_case_about_no_model_gets_no_signed_not_found(world: CaseWorld) -> None:
     case, _ = world.opened(text=reworded(world.trained("acme")))
     with Session(world.service.engine) as session:
-        shown = session.exec(select(Attestation).where(col(Attestation.public))).all()
+        shown = session.exec(select(AttestationRow).where(col(AttestationRow.public))).all()
         for public in (False, True):  # the control: about a public one it is searched
             for each in shown:
                 each.public = public

@@ -16,7 +16,7 @@ from govray.platform.service.pages.comparison import ABSENT, compared_rows, line
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.store.lineage import lineage
 from govray.platform.store.states import ExperimentState, RunState
-from govray.platform.store.tables import Run
+from govray.platform.store.tables import RunRow
 from tests.support.library import Library, library
 from tests.support.people import PAGE
 from tests.support.shown import HOSTILE, ZERO, add_experiment, add_number, add_run
@@ -118,7 +118,7 @@ def test_what_may_not_be_read_is_not_compared_or_listed(
     client = shelf.service.client("auditor", **PAGE)
     assert "run-first" in client.get("/runs").text  # the control
     for module in (visible_runs, visible_models):
-        monkeypatch.setattr(module, "runs", lambda _: col(Run.id) == "run-narrow")
+        monkeypatch.setattr(module, "runs", lambda _: col(RunRow.id) == "run-narrow")
     monkeypatch.setattr(visible_runs, "experiments", lambda _: false())
     listed = client.get("/runs").text
     assert "run-first" not in listed

@@ -58,7 +58,7 @@ def test_a_page_reads_as_many_numbers_as_it_draws(tmp_path: Path) -> None:
     with Session(made) as session:
         add_experiment(session, "e", "gpt", "train", ExperimentState.COMPLETED)
         add_run(session, "t", "e", ZERO, steps=1, floor=1.0, hyperparameters={}, state=DONE)
-        session.get_one(tables.Run, "t").step = 8000
+        session.get_one(tables.RunRow, "t").step = 8000
         lines: dict[str, int] = {}
         put_numbers(session, "t", [measured(step) for step in range(6000)], lines)
         again = [measured(step, archived=step >= 5000) for step in range(6000)]

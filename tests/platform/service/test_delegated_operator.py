@@ -99,7 +99,7 @@ def test_a_key_that_a_newer_version_withdraws_does_not_pass_under_the_older(
         newer = TrustState.load(root := world.sign_root(version=2), at=AT)
         named = {"name": newer.root.name, "version": newer.root.version}
         with Session(service.engine) as session:  # as the indexing of a model under it does
-            session.add(tables.TrustRoot(digest=newer.digest, envelope=root, **named))
+            session.add(tables.TrustRootRow(digest=newer.digest, envelope=root, **named))
             session.commit()
         for kind in ("admin", "supplier", "public"):
             told = uploaded(service, kind, envelope)

@@ -31,13 +31,13 @@ from govray.platform.store.states import (
 )
 from govray.platform.store.tables import (
     AuditEntry,
-    Checkpoint,
-    Experiment,
-    Metric,
+    CheckpointRow,
+    ExperimentRow,
+    MetricRow,
     ModelVersion,
-    Project,
+    ProjectRow,
     QueueEntry,
-    Run,
+    RunRow,
 )
 from govray.train.checkpoint import commit_folder, holds
 from govray.train.checkpoint.pins import COMPARED, TAKEN_OVER, pin, write_pins
@@ -75,12 +75,12 @@ def add_rows(session: Session, folder: Path, steps: list[int]) -> None:
     name, done = folder.name, RunState.COMPLETED
     add_experiment(session, name, "gpt", "train", ExperimentState.COMPLETED)
     add_run(session, name, name, ZERO, steps=2, floor=1.0, hyperparameters={}, state=done)
-    session.get_one(Experiment, name).sqlmodel_update(
+    session.get_one(ExperimentRow, name).sqlmodel_update(
         {"storage": str(folder.parent), "user": "engineer", "project": "default"}
     )
     for step in steps:
         state = CheckpointState.COMPLETED
-        session.add(Checkpoint(run=name, step=step, state=state, digest=ZERO, bytes=7))
+        session.add(CheckpointRow(run=name, step=step, state=state, digest=ZERO, bytes=7))
 
 
 def delete(service: Service, run: Path, kind: str = "engineer") -> Response:
@@ -103,9 +103,9 @@ def in_a_project(service: Service, run: Path) -> tuple[str, Path]:
     with Session(service.engine) as session:
         add_rows(session, twin, [10, 20])
         for each in (run, twin):
-            session.get_one(Experiment, each.name).project = project
+            session.get_one(ExperimentRow, each.name).project = project
         made = {"settings": {}, "created": NOW, "user": "admin"}
-        session.add(Project(name=project, workspace="default", description="secret", **made))
+        session.add(ProjectRow(name=project, workspace="default", description="secret", **made))
         session.commit()
     return project, twin
 
@@ -130,7 +130,9 @@ def told(service: Service, run: Path) -> dict[str, Any]:
     return answer
 
 
-def change(service: Service, row: type[Run] | type[Experiment], run: Path, **to: object) -> None:
+def change(
+    service: Service, row: type[RunRow] | type[ExperimentRow], run: Path, **to: object
+) -> None:
     with Session(service.engine) as session:
         session.get_one(row, run.name).sqlmodel_update(to)
         session.commit()
@@ -152,9 +154,9 @@ def test_a_run_is_marked_and_after_its_time_gone_and_its_tombstone_has_the_diges
     assert (stone["gone"], stone["why"], stone["bytes"]) == (LATER, None, "14")
     assert [each["digest"] for each in stone["digests"]["checkpoints"]] == [ZERO, ZERO]
     with Session(service.engine) as session:
-        of_run = select(Checkpoint.state).where(Checkpoint.run == run.name)
+        of_run = select(CheckpointRow.state).where(CheckpointRow.run == run.name)
         assert set(session.exec(of_run)) == {CheckpointState.DELETED}
-        assert session.exec(select(Metric).where(Metric.run == run.name)).first() is None
+        assert session.exec(select(MetricRow).where(MetricRow.run == run.name)).first() is None
         mine = select(AuditEntry).where(AuditEntry.subject == run.name)
         entries = session.exec(mine.order_by(col(AuditEntry.number))).all()
     assert [each.action for each in entries] == ["run.delete", "run.deleted"]
@@ -212,7 +214,7 @@ def _pinned(service: Service, run: Path) -> None:
 
 
 def _active(service: Service, run: Path) -> None:
-    change(service, Run, run, state=RunState.RUNNING)
+    change(service, RunRow, run, state=RunState.RUNNING)
 
 
 def _queued(service: Service, run: Path) -> None:
@@ -231,7 +233,7 @@ def _asked(service: Service, run: Path) -> None:
 
 
 def _searching(service: Service, run: Path) -> None:
-    change(service, Experiment, run, kind="tune", state=ExperimentState.RUNNING)
+    change(service, ExperimentRow, run, kind="tune", state=ExperimentState.RUNNING)
 
 
 def _elsewhere(service: Service, run: Path) -> None:
@@ -327,12 +329,12 @@ def test_what_can_not_go_or_has_not_ended_keeps_its_project(service: Service, ru
     with Session(service.engine) as session:
         session.get_one(QueueEntry, f"task-{run.name}").state = ExperimentState.STOPPED
         session.commit()
-    change(service, Experiment, run, storage="s3://bucket/runs")
+    change(service, ExperimentRow, run, storage="s3://bucket/runs")
     for path in (asked, f"/v1/runs/{run.name}", f"/v1/experiments/{run.name}"):
         answer = admin.delete(path)
         assert (answer.status_code, "lies at a URL" in answer.text) == (409, True)
     # Negative control: without either its runs are marked.
-    change(service, Experiment, run, storage=str(run.parent))
+    change(service, ExperimentRow, run, storage=str(run.parent))
     assert admin.delete(asked).status_code == 200
 
 
@@ -368,7 +370,7 @@ def test_a_project_is_deleted_once_its_runs_are_gone_and_its_name_stays(
 
 def test_only_who_started_it_and_admins_delete_and_restore(service: Service, run: Path) -> None:
     assert delete(service, run, "admin").status_code == 200
-    change(service, Experiment, run, user="somebody")
+    change(service, ExperimentRow, run, user="somebody")
     assert delete(service, run).status_code == 403
     assert restore(service, run).status_code == 403
     assert restore(service, run, "admin").status_code == 200
@@ -470,16 +472,16 @@ def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
     rules = {"days": 30, "best": 1, "latest": 1}
     objectives = {"b": 2.0, "c": 0.5, "d": 3.0, "held": 4.0, "young": 5.0}
     with Session(service.engine) as session:
-        project = session.get_one(Project, "default")
+        project = session.get_one(ProjectRow, "default")
         project.settings = {"retention": rules, "delete_after_days": 1}
-        first = session.get_one(Run, run.name)
+        first = session.get_one(RunRow, run.name)
         first.objective, first.finished = 1.0, "2026-10-01T00:00:00Z"
         for day, (name, loss) in enumerate(objectives.items()):
             values = first.model_dump() | {"id": f"{run.name}-{name}", "objective": loss}
             values |= {"folder": values["id"], "started": f"2026-09-0{9 - day}T00:00:00Z"}
             if name == "young":
                 values["finished"] = "2026-11-20T00:00:00Z"
-            session.add(Run(**values))
+            session.add(RunRow(**values))
             (run.parent / values["id"]).mkdir()
         session.commit()
     holds.hold(run.with_name(f"{run.name}-held"), "case 9", by="legal", at=NOW)
@@ -493,7 +495,7 @@ def test_retention_marks_what_ended_long_ago_but_the_best_and_the_latest(
     assert retain(service.engine, run.parent, at=LATER) == []
     assert swept(service, run, "2026-11-22T12:00:00Z").removed == marked[1:]
     with Session(service.engine) as session:  # Negative control: without rules nothing is marked.
-        session.get_one(Project, "default").settings = {}
+        session.get_one(ProjectRow, "default").settings = {}
         session.commit()
     assert retain(service.engine, run.parent, at="2027-11-21T12:00:00Z") == []
 
@@ -510,9 +512,9 @@ def with_more(service: Service, run: Path, project: str) -> tuple[Path, Path]:
     (files / "output.log").write_text("mine")
     with Session(service.engine) as session:
         add_rows(session, trial, [10, 20])
-        session.get_one(Run, trial.name).folder = f"{search.name}/{trial.name}"
+        session.get_one(RunRow, trial.name).folder = f"{search.name}/{trial.name}"
         to = {"storage": str(run.parent), "project": project, "kind": "tune"}
-        session.get_one(Experiment, trial.name).sqlmodel_update(to)
+        session.get_one(ExperimentRow, trial.name).sqlmodel_update(to)
         session.add(row)
         session.commit()
     return search, files.parent
@@ -581,7 +583,7 @@ def test_what_a_sweep_that_was_killed_left_the_next_one_ends(
     search, task = with_more(service, run, project)
     admin.delete(f"/v1/projects/{project}")
     with Session(service.engine) as session:
-        session.get_one(Project, project).deleted = NOW
+        session.get_one(ProjectRow, project).deleted = NOW
         session.commit()
     where, name, calls = KILLED_AT[when]
     tombstone = when in ("files", "search", "tasks")
@@ -624,7 +626,7 @@ def test_what_lineages_need_keeps_a_run_and_they_tell_what_was_deleted(tmp_path:
         shutil.copytree(running.shelf.models["narrow"], folder / "model")
         with Session(service.engine) as session:
             add_rows(session, folder, [10])
-            replay = Run(**session.get_one(Run, folder.name).model_dump() | {"id": "replay"})
+            replay = RunRow(**session.get_one(RunRow, folder.name).model_dump() | {"id": "replay"})
             replay.replay_of, replay.folder = folder.name, f"{folder.name}/replays/replay"
             session.add(replay)
             child = started_from(running, tmp_path / "child")

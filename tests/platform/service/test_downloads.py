@@ -23,7 +23,7 @@ CONFIG = {"name": "é", "max_steps": 3, "data": {"epochs": 1.5, "tags": ["on", "
 def kept(service: Service) -> Service:
     with Session(service.engine) as session:
         add_experiment(session, "e", "gpt", "train", ExperimentState.COMPLETED)
-        session.get_one(tables.Experiment, "e").config = CONFIG
+        session.get_one(tables.ExperimentRow, "e").config = CONFIG
         for name in ("t", HOSTILE):
             add_run(
                 session,
@@ -41,7 +41,7 @@ def kept(service: Service) -> Service:
             ("loss", 99.0, True),
         ):
             session.add(
-                tables.Metric(
+                tables.MetricRow(
                     run="t",
                     group="own",
                     name=name,

@@ -13,7 +13,7 @@ from sqlmodel import Session, select
 
 from govray.platform.service.routes import live_metrics
 from govray.platform.store.states import RunState
-from govray.platform.store.tables import AuditEntry, Metric, Run
+from govray.platform.store.tables import AuditEntry, MetricRow, RunRow
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 from tests.support.runs import add_runs, metric
@@ -133,7 +133,7 @@ def read_events(client: TestClient, headers: dict[str, str]) -> list[dict[str, s
 @pytest.fixture
 def on_sqlite(service: Service) -> Service:
     with Session(service.engine) as session:
-        filled = session.get(Run, "done") is not None
+        filled = session.get(RunRow, "done") is not None
     if not filled:
         add_runs(service.engine)
     return service
@@ -168,7 +168,7 @@ def test_a_live_stream_sends_what_comes_and_stops(
                 session.commit()
         if len(polls) == 3:
             with Session(on_sqlite.engine) as session:
-                session.get_one(Run, "going").state = RunState.KILLED
+                session.get_one(RunRow, "going").state = RunState.KILLED
                 session.commit()
         return real(engine, run, position)  # type: ignore[arg-type]
 
@@ -222,7 +222,9 @@ numbers = st.lists(
 
 
 @given(numbers, st.data())
-def test_wherever_a_stream_is_cut_nothing_is_lost(rows: list[Metric], data: st.DataObject) -> None:
+def test_wherever_a_stream_is_cut_nothing_is_lost(
+    rows: list[MetricRow], data: st.DataObject
+) -> None:
     rows.sort(key=lambda m: (m.attempt, m.step, m.group))
     whole = live_metrics.events(rows, (0, 0, 0))
     cut = data.draw(st.integers(0, len(whole)))

@@ -8,7 +8,7 @@ import pytest
 from sqlmodel import Session
 
 from govray.platform.store.states import ExperimentState, RunState
-from govray.platform.store.tables import Experiment, Run
+from govray.platform.store.tables import ExperimentRow, RunRow
 from govray.train.run_folder.figures import (
     ConfusionMatrix,
     Histogram,
@@ -30,7 +30,7 @@ def drawn(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service
         state = RunState.COMPLETED
         add_run(session, "t", "e", ZERO, steps=2, floor=2.0, hyperparameters={}, state=state)
         session.flush()
-        experiment = session.get_one(Experiment, "e")
+        experiment = session.get_one(ExperimentRow, "e")
         experiment.storage = str(storage)
         session.add(experiment)
         session.commit()
@@ -48,7 +48,7 @@ def drawn(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service
 
 def folder_of(service: Service, storage: Path) -> Path:
     with Session(service.engine) as session:
-        return storage / session.get_one(Run, "t").folder
+        return storage / session.get_one(RunRow, "t").folder
 
 
 def test_each_kind_is_drawn_and_escaped(drawn: Service) -> None:

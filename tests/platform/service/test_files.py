@@ -74,7 +74,7 @@ def run(service: Service, tmp_path: Path) -> Iterator[Path]:
         yield folder
         session.delete(row)
         session.flush()
-        session.delete(session.get_one(tables.Experiment, "e"))
+        session.delete(session.get_one(tables.ExperimentRow, "e"))
         session.commit()
 
 
@@ -319,7 +319,7 @@ def test_files_on_an_object_store_are_streamed_or_fetched_there(
     for each in (model_folder.ATTESTATION, WEIGHTS):
         (store / "model" / each).write_bytes((model / each).read_bytes())
     with Session(service.engine) as session:
-        row = session.get_one(tables.Attestation, made_once().verified("first").digest)
+        row = session.get_one(tables.AttestationRow, made_once().verified("first").digest)
         row.folder, folder = str(store / "model"), row.folder
         session.commit()
         try:

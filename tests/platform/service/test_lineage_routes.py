@@ -14,7 +14,7 @@ from govray.governance.policy.record_commitment import commitment
 from govray.governance.verify.trace import sighting
 from govray.platform.store.lineage import encode, lineage
 from govray.platform.store.store_secret import mask_secret
-from govray.platform.store.tables import Credential
+from govray.platform.store.tables import CredentialRow
 from tests.support.library import Library, library
 from tests.support.shelf_of_models import KEY
 
@@ -110,7 +110,7 @@ def test_records_are_found_with_the_stores_secrets_only(shelf: Library) -> None:
     known = shelf.shelf.world.secrets
     hidden = shelf.record("gamma", trained(shelf, "gamma"))
     with Session(shelf.service.engine) as session:
-        rows = session.exec(select(Credential)).all()
+        rows = session.exec(select(CredentialRow)).all()
         held = {row.digest: row.secret for row in rows}
         # Masked: the tables alone open nothing.
         assert {row.commitment for row in rows} == {commitment(each) for each in known.values()}
@@ -131,7 +131,7 @@ def test_records_are_found_with_the_stores_secrets_only(shelf: Library) -> None:
     finally:
         with Session(shelf.service.engine) as session:
             for credential, secret in held.items():
-                session.get_one(Credential, credential).secret = secret
+                session.get_one(CredentialRow, credential).secret = secret
             session.commit()
     answer = shelf.get("auditor", f"/records/{hidden}").json()
     assert (answer["found"], answer["closed"]) == (True, [])

@@ -15,7 +15,7 @@ from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
 from govray.platform.store.leases import RECONCILER
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Lease, Pool
+from govray.platform.store.tables import Lease, PoolRow
 from tests.support.happened import submission
 from tests.support.people import make_tokens
 
@@ -84,7 +84,7 @@ def test_the_store_says_how_the_queue_and_its_attestor_stand(tmp_path: Path) -> 
     assert "govray_index_pass_timestamp_seconds" not in before  # nothing indexes here
     with Session(app.state.engine) as session:
         session.add(Lease(name=RECONCILER, holder="gone", until="2026-11-27T11:58:00Z"))
-        session.add(Pool(name="gpu", slots=4))
+        session.add(PoolRow(name="gpu", slots=4))
         for number, (state, attested) in enumerate(
             [("QUEUED", None), ("QUEUED", None), ("RUNNING", None), ("COMPLETED", None),
              ("COMPLETED", "ATTESTED"), ("COMPLETED", "NOT_ATTESTED"), ("KILLED", None)]

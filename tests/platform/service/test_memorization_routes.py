@@ -96,9 +96,9 @@ def audit(running: Library) -> MemorizationManifest:
     )
 
 
-def sealed(running: Library, document: MemorizationManifest) -> tables.MemorizationManifest:
+def sealed(running: Library, document: MemorizationManifest) -> tables.MemorizationManifestRow:
     envelope = document.seal([running.shelf.world.keys.operator])
-    return tables.MemorizationManifest(
+    return tables.MemorizationManifestRow(
         digest=read(MemorizationManifest, Envelope.parse(envelope)).digest,
         run=document.run,
         weights=document.files[model_folder.WEIGHTS],

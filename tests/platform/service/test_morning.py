@@ -20,7 +20,7 @@ from govray.platform.store import leases
 from govray.platform.store.database import open_store
 from govray.platform.store.queue_entries import move
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Experiment, QueueEntry, Run
+from govray.platform.store.tables import ExperimentRow, QueueEntry, RunRow
 from tests.support.chromium import browser
 from tests.support.gates import gated
 from tests.support.identity_provider import IdentityProvider, identity_provider
@@ -128,9 +128,9 @@ def completed(office: Office, run: str) -> None:
     with Session(office.engine) as session:
         query = select(QueueEntry.id).where(col(QueueEntry.name) == "the-mornings")
         own = {"id": session.exec(query).one(), "name": "the-mornings"}
-        session.add(Experiment(**session.get_one(Experiment, run).model_dump() | own))
+        session.add(ExperimentRow(**session.get_one(ExperimentRow, run).model_dump() | own))
         session.flush()
-        session.get_one(Run, run).experiment = own["id"]
+        session.get_one(RunRow, run).experiment = own["id"]
         session.commit()
 
 

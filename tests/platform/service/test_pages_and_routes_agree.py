@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from govray.platform import service
 from govray.platform.service.visible import visible_models
 from govray.platform.store.states import ExperimentState, RunState
-from govray.platform.store.tables import Ledger, ModelVersion
+from govray.platform.store.tables import LedgerRow, ModelVersion
 from tests.support.library import Library, library
 from tests.support.shown import ZERO, add_experiment, add_run
 
@@ -85,7 +85,7 @@ def versions(shelf: Library, role: str) -> dict[str, str]:
 def ledgers(shelf: Library, role: str) -> Seen:
     """The runs whose ledger the route has."""
     with Session(shelf.service.engine) as session:
-        runs = session.execute(select(col(Ledger.run))).scalars().all()
+        runs = session.execute(select(col(LedgerRow.run))).scalars().all()
     return frozenset(run for run in runs if shelf.get(role, f"/ledgers/{run}").status_code == 200)
 
 

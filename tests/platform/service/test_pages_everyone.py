@@ -132,7 +132,7 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
     with Session(engine) as session:
         (row,) = shelf.index(session, "first", public=True)
         digest = row.digest
-        session.add(tables.Model(name="gpt", labels={}, created=AT, user="ada"))
+        session.add(tables.ModelRow(name="gpt", labels={}, created=AT, user="ada"))
         session.flush()
         for number in range(how_many):
             session.add(
@@ -166,7 +166,7 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                 add_decision(session, f"t-{number}", named, "flag", "why", corpus=corpus)
             state, size = CheckpointState.COMPLETED, 10**6
             session.add(
-                tables.Checkpoint(
+                tables.CheckpointRow(
                     run=f"t-{number}", step=1, state=state, digest=ZERO, bytes=size, at=None
                 )
             )
@@ -178,7 +178,7 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
             session.add(task)
         session.flush()
         for number in range(1, how_many):
-            _copy(session, tables.Ledger, "run", "run-first", f"run-{number:03}")
+            _copy(session, tables.LedgerRow, "run", "run-first", f"run-{number:03}")
             _copy(session, tables.Corpus, "name", "acme", f"acme-{number:03}")
             _copy(session, tables.Corpus, "name", "alpha", f"alpha-{number:03}")
         session.commit()

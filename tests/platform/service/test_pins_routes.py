@@ -12,7 +12,7 @@ from sqlmodel import Session, select
 
 from govray.governance.formats import canonical_json
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
-from govray.platform.store.tables import AuditEntry, Checkpoint, Experiment, Run
+from govray.platform.store.tables import AuditEntry, CheckpointRow, ExperimentRow, RunRow
 from govray.train.checkpoint import commit_folder, pins
 from govray.train.checkpoint.retention import Rules
 from govray.train.checkpoint.storage import folder_name
@@ -47,10 +47,10 @@ def run(service: Service, tmp_path: Path) -> Path:
             state=done,
         )
         session.flush()
-        session.get_one(Run, name).folder = name
+        session.get_one(RunRow, name).folder = name
         for step in (*STEPS, 40):
             state = CheckpointState.COMPLETED
-            session.add(Checkpoint(run=name, step=step, state=state, digest=ZERO))
+            session.add(CheckpointRow(run=name, step=step, state=state, digest=ZERO))
         session.commit()
     change(service, folder, storage=str(tmp_path), user="engineer")
     return folder
@@ -59,7 +59,7 @@ def run(service: Service, tmp_path: Path) -> Path:
 def change(service: Service, run: Path, **values: str) -> None:
     """Set fields of the run's experiment."""
     with Session(service.engine) as session:
-        session.get_one(Experiment, f"e-{run.name}").sqlmodel_update(values)
+        session.get_one(ExperimentRow, f"e-{run.name}").sqlmodel_update(values)
         session.commit()
 
 

@@ -24,7 +24,7 @@ from govray.platform.store.database import open_store
 from govray.platform.store.leases import RECONCILER
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.store_secret import claim, key_file, load_key
-from govray.platform.store.tables import Lease, Pool
+from govray.platform.store.tables import Lease, PoolRow
 from govray.train.watching.metrics import RunMetrics
 from tests.support.deployment import Deployment
 from tests.support.happened import submission
@@ -130,7 +130,7 @@ def filled(store: Engine) -> None:
     """A queue that stands still, a run that waits for its attestor, and one that was refused."""
     with Session(store) as session:
         session.add(Lease(name=RECONCILER, holder="gone", until="2026-11-27T11:58:00Z"))
-        session.add(Pool(name="gpu", slots=4))
+        session.add(PoolRow(name="gpu", slots=4))
         for state, attested in (
             ("QUEUED", None), ("RUNNING", None), ("COMPLETED", None), ("COMPLETED", "NOT_ATTESTED"),
         ):  # fmt: skip

@@ -47,7 +47,7 @@ def rows(service: Service) -> list[tables.QueueEntry]:
 def test_what_is_accepted_is_registered_as_it_is_then(tmp_path: Path, register: Register) -> None:
     with door(register) as address, served(tmp_path, address) as service:
         with Session(service.engine) as session:
-            project = session.get_one(tables.Project, "default")
+            project = session.get_one(tables.ProjectRow, "default")
             project.settings = {"manifests": [digest("prepared")]}
             session.add(project)
             session.commit()

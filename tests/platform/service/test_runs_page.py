@@ -80,8 +80,8 @@ def fill(service: Service, how_many: int = HOW_MANY) -> None:
     ]
     with Session(service.engine) as session:
         connection = session.connection()
-        connection.execute(insert(tables.Experiment), experiments)
-        connection.execute(insert(tables.Run), runs)
+        connection.execute(insert(tables.ExperimentRow), experiments)
+        connection.execute(insert(tables.RunRow), runs)
         session.add(tables.ExperimentTag(experiment="e-001", tag="paper"))
         session.commit()
 

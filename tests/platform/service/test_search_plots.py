@@ -45,7 +45,7 @@ def searched(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Serv
     with Session(service.engine) as session:
         for name, tau in (("limited", 1.0), ("free", ".inf")):
             add_experiment(session, name, name, "tune", ExperimentState.COMPLETED)
-            session.get_one(tables.Experiment, name).config = {
+            session.get_one(tables.ExperimentRow, name).config = {
                 "search": {"metric": "loss", "memorization": {"tau": tau}}
             }
             for number in range(8):
@@ -62,7 +62,7 @@ def searched(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Serv
                 )
                 for step, value in ((0, 9.0), (1, number / 4)):
                     session.add(
-                        tables.Metric(
+                        tables.MetricRow(
                             run=run,
                             group="search",
                             name="memorization",

@@ -20,7 +20,7 @@ from govray.errors import Refused, UsageError
 from govray.platform.store import pools, registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import Pool
+from govray.platform.store.tables import PoolRow
 from tests.support.people import make_tokens
 from tests.support.provider import Provided, provided
 from tests.support.shelf_of_models import made_once
@@ -69,7 +69,7 @@ def test_it_acts_for_two_only_where_a_queue_s_jobs_are_apart(
     engine = open_store(url, create=True)
     make_tokens(engine, "acme-legal", "umbrella")
     with Session(engine) as session:
-        pools.state(session, [Pool(name="default", slots=2)])
+        pools.state(session, [PoolRow(name="default", slots=2)])
         session.commit()
     engine.dispose()
 

@@ -19,7 +19,7 @@ from govray.platform.store import leases, pools
 from govray.platform.store import queue_entries as queue
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import AuditEntry, Lease, Pool, QueueEntry
+from govray.platform.store.tables import AuditEntry, Lease, PoolRow, QueueEntry
 from govray.platform.wire.answers import Experiment
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
@@ -45,7 +45,7 @@ def made(store_url: str) -> Engine:
 @pytest.fixture
 def empty(service: Service) -> Service:
     with Session(service.engine) as session:
-        for table in (QueueEntry, Pool):
+        for table in (QueueEntry, PoolRow):
             session.execute(delete(table))
         session.commit()
     return service
@@ -179,7 +179,7 @@ def test_what_could_never_start_is_refused_when_it_is_submitted_or_checked(
     client = empty.client("engineer")
     assert client.post("/v1/experiments", json=good | more).is_success  # no pool is known yet
     with Session(empty.engine) as session:
-        stated = [Pool(name="default", slots=2, most={"small": 1}), Pool(name="gpu", slots=1)]
+        stated = [PoolRow(name="default", slots=2, most={"small": 1}), PoolRow(name="gpu", slots=1)]
         pools.state(session, stated)
         session.commit()
     for path in ("/v1/experiments", "/v1/experiments:check"):

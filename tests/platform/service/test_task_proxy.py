@@ -27,7 +27,7 @@ from govray.platform.service.identity.tokens import digest
 from govray.platform.service.tasks import gate, tickets
 from govray.platform.service.tasks.app import ProxyBounds, create_tasks_app
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import QueueEntry, TaskTicket, User
+from govray.platform.store.tables import QueueEntry, TaskTicket, UserRow
 from govray.platform.tasks.endpoint import Endpoint, register
 from tests.support.shown_task import entry
 
@@ -213,7 +213,7 @@ def test_who_is_disabled_sees_nothing_without_a_token_too(proxy: Proxy) -> None:
     secret = proxy.enter().partition("=")[2]
     with Session(proxy.engine) as session:
         assert tickets.admitted(session, proxy.task, secret, at=proxy.clock[0])  # the control
-        user = session.get(User, "engineer") or User(
+        user = session.get(UserRow, "engineer") or UserRow(
             name="engineer", role="engineer", created="2026-11-24T09:00:00Z"
         )
         user.disabled = True
@@ -268,7 +268,7 @@ def test_a_session_without_a_token_ends_with_its_user(proxy: Proxy) -> None:
     assert proxy.get(cookie) == 207
     with Session(proxy.engine) as session:
         tokens.new(session, "engineer", role="engineer", at=START)
-        user = session.exec(select(User).where(User.name == "engineer")).one()
+        user = session.exec(select(UserRow).where(UserRow.name == "engineer")).one()
         user.disabled = True
         session.commit()
         assert not tickets.admitted(

@@ -19,7 +19,7 @@ from govray.platform.service.routes import tokens as token_routes
 from govray.platform.store import pools, role_bindings
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import AuditEntry, Pool, QueueEntry, Token
+from govray.platform.store.tables import AuditEntry, PoolRow, QueueEntry, Token
 from tests.support.happened import submission
 from tests.support.people import NOW, Service, serve
 
@@ -282,7 +282,7 @@ def test_a_member_sees_all_pools_and_of_what_is_in_them_its_own(org: Service) ->
     bind(org, "admin", "eve", "engineer", "vision")
     bind(org, "admin", "lea", "viewer", "speech")
     with Session(org.engine) as session:
-        pools.state(session, [Pool(name="gpu", slots=4, labels={"pool": "gpu"}, folder=True)])
+        pools.state(session, [PoolRow(name="gpu", slots=4, labels={"pool": "gpu"}, folder=True)])
         session.commit()
     answer = org.client("eve").get("/v1/pools").json()["items"]
     assert answer == [{"name": "gpu", "slots": 4, "labels": {"pool": "gpu"}, "folder": True}]

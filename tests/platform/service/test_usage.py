@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from govray.platform.store.database import open_store
 from govray.platform.store.states import CheckpointState, ExperimentState, RunState
-from govray.platform.store.tables import Checkpoint, Pool
+from govray.platform.store.tables import CheckpointRow, PoolRow
 from tests.support.databases import on_both
 from tests.support.happened import experiment, run_row, submission
 from tests.support.people import Service, serve
@@ -26,8 +26,8 @@ def used(store_url: str) -> Iterator[Service]:
     """A run of the queue, one that somebody began by hand, an old one, and two tasks."""
     engine = open_store(store_url, create=True)
     with Session(engine) as session:
-        session.add(Pool(name="cpu", slots=4))
-        session.add(Pool(name="gpu", slots=4, gpus=2))
+        session.add(PoolRow(name="cpu", slots=4))
+        session.add(PoolRow(name="gpu", slots=4, gpus=2))
         session.flush()
         ended = ExperimentState.COMPLETED
         submission(session, "e-1", ended, pool="gpu", project="vision", submitted=NEW)
@@ -47,7 +47,7 @@ def used(store_url: str) -> Iterator[Service]:
                 started=started, worker_seconds=3600.0, accelerator_seconds=3600.0,
             )  # fmt: skip
             for step, state in enumerate((CheckpointState.COMPLETED, CheckpointState.DELETED)):
-                session.add(Checkpoint(run=f"r-{name}", step=step, state=state, bytes=size))
+                session.add(CheckpointRow(run=f"r-{name}", step=step, state=state, bytes=size))
         session.commit()
     engine.dispose()
     with serve(store_url) as service:

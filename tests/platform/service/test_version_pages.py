@@ -12,7 +12,7 @@ from sqlmodel import Session
 from govray.platform.service.identity import access
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState, RunState
-from govray.platform.store.tables import Experiment, Project
+from govray.platform.store.tables import ExperimentRow, ProjectRow
 from tests.support.chromium import browser
 from tests.support.library import CREATED
 from tests.support.licensed_versions import register_all, verified
@@ -44,13 +44,15 @@ def test_an_admin_deletes_an_experiment_and_takes_it_back(
     (tmp_path / "gpt").mkdir()
     with Session(engine) as session:
         session.add(
-            Project(name="vision", workspace="default", settings={}, created=CREATED, user="admin")
+            ProjectRow(
+                name="vision", workspace="default", settings={}, created=CREATED, user="admin"
+            )
         )
         add_experiment(session, "gpt", HOSTILE, "train", ExperimentState.COMPLETED)
         given = {"steps": 3, "floor": 2.0, "hyperparameters": {}, "state": RunState.COMPLETED}
         add_run(session, "gpt", "gpt", ZERO, **given)
         values = {"storage": str(tmp_path), "project": "vision", "config": {}}
-        session.get_one(Experiment, "gpt").sqlmodel_update(values)
+        session.get_one(ExperimentRow, "gpt").sqlmodel_update(values)
         session.commit()
     tokens = make_tokens(engine, "acme", "umbrella")
     engine.dispose()

@@ -118,7 +118,7 @@ def test_only_versions_that_are_read_whole_are_found(searched: Service) -> None:
 def test_numbers_that_do_not_compare_have_no_best(searched: Service) -> None:
     with Session(searched.engine) as session:
         row = session.exec(
-            select(tables.Attestation).where(tables.Attestation.run == "run-1.0.0")
+            select(tables.AttestationRow).where(tables.AttestationRow.run == "run-1.0.0")
         ).one()
         row.metric, row.goal = "accuracy", "max"
         session.add(row)

@@ -14,12 +14,12 @@ from sqlmodel import Session, select
 from govray.errors import Refused, UsageError
 from govray.platform.store.database import begin_writing, connect, open_store, parse_url
 from govray.platform.store.store_secret import load_key
-from govray.platform.store.tables import Model
+from govray.platform.store.tables import ModelRow
 from tests.support.databases import Server, on_both
 
 
-def model(name: str, **changes: object) -> Model:
-    return Model(name=name, labels={}, created="2026-11-21T00:00:00Z", user="ada", **changes)
+def model(name: str, **changes: object) -> ModelRow:
+    return ModelRow(name=name, labels={}, created="2026-11-21T00:00:00Z", user="ada", **changes)
 
 
 @on_both
@@ -56,7 +56,7 @@ def test_writers_that_read_first_lose_nothing(store: Engine, alone: bool) -> Non
             with Session(store) as session:
                 if alone:
                     begin_writing(session)
-                row = session.exec(select(Model)).one()
+                row = session.exec(select(ModelRow)).one()
                 number = int(row.description)
                 if not alone:
                     have_read.wait(30)
@@ -69,7 +69,7 @@ def test_writers_that_read_first_lose_nothing(store: Engine, alone: bool) -> Non
     for thread in threads:
         thread.join(60)
     with Session(store) as session:
-        assert session.exec(select(Model)).one().description == ("10" if alone else "1")
+        assert session.exec(select(ModelRow)).one().description == ("10" if alone else "1")
 
 
 @pytest.mark.parametrize(

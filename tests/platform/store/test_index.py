@@ -22,17 +22,17 @@ from tests.support.shelf_of_models import KEY, Shelf
 from tests.support.world import World
 
 DERIVED: tuple[type[SQLModel], ...] = (
-    tables.TrustRoot,
+    tables.TrustRootRow,
     tables.Delegations,
-    tables.Policy,
-    tables.Credential,
+    tables.PolicyRow,
+    tables.CredentialRow,
     tables.Corpus,
-    tables.Attestation,
-    tables.Subject,
-    tables.Coverage,
-    tables.CorpusUse,
+    tables.AttestationRow,
+    tables.SubjectRow,
+    tables.CoverageRow,
+    tables.CorpusUseRow,
     tables.Record,
-    tables.Ledger,
+    tables.LedgerRow,
 )
 
 
@@ -58,19 +58,19 @@ def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
         shelf.index(session, "first")
         session.commit()
     with Session(store) as session:
-        row = session.exec(select(tables.Attestation)).one()
+        row = session.exec(select(tables.AttestationRow)).one()
         assert row.digest == model.digest
         assert row.envelope == (model.path / model_folder.ATTESTATION).read_bytes()
         assert row.envelope_digest == canonical_json.sha256(row.envelope)
         assert (row.public, row.folder) == (False, str(model.path))
         assert json.loads(row.lineage)["attestation"] == model.digest
-        for use in session.exec(select(tables.CorpusUse)):
+        for use in session.exec(select(tables.CorpusUseRow)):
             reached = {c.group: c for c in model.attestation.coverage if c.corpus == use.corpus}
             assert {c.tokens for c in reached.values()} == {use.tokens}
-        for cell in session.exec(select(tables.Coverage)):
+        for cell in session.exec(select(tables.CoverageRow)):
             if cell.tokens:
                 assert model.coverage[cell.corpus, cell.layer_group].tokens == cell.tokens
-        credentials = session.exec(select(tables.Credential)).all()
+        credentials = session.exec(select(tables.CredentialRow)).all()
         assert {c.corpus: c.supplier for c in credentials} == {
             "acme": "acme-legal",
             "alpha": "archive",
@@ -80,8 +80,8 @@ def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
         for credential in credentials:
             sealed = shelf.world.credentials[credential.corpus]
             assert credential.envelope == sealed
-        assert session.exec(select(tables.TrustRoot)).one().envelope == shelf.root
-        ledger = session.exec(select(tables.Ledger)).one()
+        assert session.exec(select(tables.TrustRootRow)).one().envelope == shelf.root
+        ledger = session.exec(select(tables.LedgerRow)).one()
         assert ledger.checkpoint == (model.path / model_folder.CHECKPOINT).read_bytes()
         assert ledger.size == model.ledger.size
 
@@ -131,7 +131,7 @@ def test_the_tables_confirm_no_guess_at_a_record(store: Engine, shelf: Shelf) ->
     with Session(store) as session:
         shelf.index(session)
         session.commit()
-        held = session.exec(select(tables.Credential.secret)).all()
+        held = session.exec(select(tables.CredentialRow.secret)).all()
     said = repr(rows_of(store))
     assert len(held) >= 3
     for corpus in ("acme", "beta", "alpha"):

@@ -100,18 +100,18 @@ def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, wor
     report = index_storage(store, written, settings(world))
     assert (report.runs, report.models, report.left_out) == (3, 1, {})
     with Session(store) as session:
-        experiment = session.get_one(tables.Experiment, "tiny-1")
+        experiment = session.get_one(tables.ExperimentRow, "tiny-1")
         assert (experiment.state, experiment.kind) == (ExperimentState.COMPLETED, "train")
         assert (experiment.project, experiment.user) == ("alpha", "ada")
         assert "attestation_key" not in experiment.config
-        run = session.get_one(tables.Run, "tiny-1")
+        run = session.get_one(tables.RunRow, "tiny-1")
         assert (run.state, run.step, run.max_steps) == (RunState.COMPLETED, 12, 12)
         assert (run.loss, run.attempts, run.world_size) == (2.0, 2, 1)
         assert run.hyperparameters["hyperparameters.width"] == 8
         assert (run.worker_seconds, run.accelerator_seconds) == (10 * 2 + 20, 20)
         numbers = {
             (row.step, row.attempt): (row.value, row.archived)
-            for row in session.exec(select(tables.Metric))
+            for row in session.exec(select(tables.MetricRow))
         }
         # Step 7 of the first attempt was superseded when the second began at 6; step 3 was not.
         assert numbers == {
@@ -121,19 +121,19 @@ def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, wor
             (11, 2): (2.0, False),
         }
         [decision] = session.exec(
-            select(tables.Decision).where(tables.Decision.run == "tiny-1")
+            select(tables.DecisionRow).where(tables.DecisionRow.run == "tiny-1")
         ).all()
         assert (decision.source, decision.kind, decision.step) == ("events", "restart", 8)
         assert decision.evidence["what"] == "a worker is gone"
-        replay = session.get_one(tables.Run, "replay-1")
+        replay = session.get_one(tables.RunRow, "replay-1")
         assert (replay.replay_of, replay.experiment) == ("tiny-1", "tiny-1")
         assert replay.state is RunState.COMPLETED
-        failed = session.get_one(tables.Run, "tiny-2")
+        failed = session.get_one(tables.RunRow, "tiny-2")
         assert (failed.state, failed.why) == (RunState.ERROR, "a bug")
-        attestation = session.exec(select(tables.Attestation)).one()
+        attestation = session.exec(select(tables.AttestationRow)).one()
         assert (attestation.run, attestation.public) == ("tiny-1", False)
         assert attestation.folder == str(written / "tiny-1" / "model")
-        ledger = session.exec(select(tables.Ledger)).one()
+        ledger = session.exec(select(tables.LedgerRow)).one()
         assert (Path(ledger.tiles) / "checkpoint").read_bytes() == ledger.checkpoint
         assert (Path(ledger.tiles) / "leaves.parquet").is_file()
 
@@ -144,9 +144,10 @@ def test_a_partial_checkpoint_is_never_completed(
     def states() -> dict[int, str]:
         index_storage(store, storage, settings(world))
         with Session(store) as session:
-            of_run = tables.Checkpoint.run == "tiny-2"
+            of_run = tables.CheckpointRow.run == "tiny-2"
             return {
-                c.step: c.state.value for c in session.exec(select(tables.Checkpoint).where(of_run))
+                c.step: c.state.value
+                for c in session.exec(select(tables.CheckpointRow).where(of_run))
             }
 
     folder = storage / "tiny-2"
@@ -180,9 +181,9 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
     report = index_storage(store, storage, settings(world))
     assert list(report.left_out) == [str(storage / "tiny-1" / "model")]
     with Session(store) as session:
-        assert session.exec(select(tables.Attestation)).all() == []
+        assert session.exec(select(tables.AttestationRow)).all() == []
         assert session.exec(select(tables.Record)).all() == []
-        assert len(session.exec(select(tables.Run)).all()) == 3
+        assert len(session.exec(select(tables.RunRow)).all()) == 3
 
 
 def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
@@ -213,7 +214,7 @@ def test_a_record_with_a_field_of_another_form_stops_no_other_run(
     report = index_storage(store, storage, settings(world))
     assert field in report.left_out[str(storage / "tiny-2")]
     with Session(store) as session:
-        assert session.get(tables.Run, "tiny-1") is not None
+        assert session.get(tables.RunRow, "tiny-1") is not None
 
 
 PIPES = (
@@ -246,7 +247,7 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
     assert left_out.keys() >= {str(storage / "tiny-2")}
     assert all(re.search("no regular file|the limit of 65536", why) for why in left_out.values())
     with Session(store) as session:
-        assert session.get(tables.Run, "tiny-1") is not None
+        assert session.get(tables.RunRow, "tiny-1") is not None
     if name == PIPES[0]:  # control: what opens it as any file waits
         with pytest.raises(Late), in_time(0.2):
             pipe.read_bytes()
@@ -260,14 +261,14 @@ def test_what_the_ledger_decided_and_measured_is_indexed(store: Engine, tmp_path
     happen(folder, [events.Finished(at=at(50), step=20)])
     assert index_storage(store, tmp_path / "runs", settings(world)).left_out == {}
     with Session(store) as session:
-        told = session.exec(select(tables.Decision)).all()
+        told = session.exec(select(tables.DecisionRow)).all()
         found = verify(model, trust_root=world.root).attestation.memorization
         assert found is not None
         assert {row.source for row in told} == {"ledger"}
         assert [row.evidence for row in told] == [made.to_json() for made in found.decisions]
         assert {row.corpus for row in told} == {"alpha"}
-        of_monitor = tables.Metric.group == "monitor"
-        measured = session.exec(select(tables.Metric).where(of_monitor)).all()
+        of_monitor = tables.MetricRow.group == "monitor"
+        measured = session.exec(select(tables.MetricRow).where(of_monitor)).all()
         assert min(row.step for row in measured if row.value > 1) == 7
         assert {row.name.partition("/")[0] for row in measured} == set(world.records)
 
@@ -291,7 +292,7 @@ def test_a_memorization_manifest_is_indexed_if_an_operator_signed_it(
     (storage / "tiny-1" / MEMORIZATION).write_bytes(sealed)
     report = index_storage(store, storage, settings(world))
     with Session(store) as session:
-        found = session.exec(select(tables.MemorizationManifest)).all()
+        found = session.exec(select(tables.MemorizationManifestRow)).all()
         if by == "operator":
             assert [(row.run, row.signer, row.envelope) for row in found] == [
                 ("tiny-1", "operator", sealed)
@@ -299,7 +300,7 @@ def test_a_memorization_manifest_is_indexed_if_an_operator_signed_it(
         else:
             assert found == []
             assert list(report.left_out) == [str(storage / "tiny-1" / MEMORIZATION)]
-        assert len(session.exec(select(tables.Attestation)).all()) == 1
+        assert len(session.exec(select(tables.AttestationRow)).all()) == 1
 
 
 @on_both
@@ -321,7 +322,7 @@ def test_two_rebuilds_at_once_are_refused_and_a_killed_one_is_cleared_away(
         )
     rebuild(store, fill)
     with Session(store) as session:
-        assert len(session.exec(select(tables.Run)).all()) == 3
+        assert len(session.exec(select(tables.RunRow)).all()) == 3
 
 
 def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
@@ -459,13 +460,13 @@ def test_a_search_is_one_experiment_of_its_trials(
         b"".join(canonical_json.encode(line) + b"\n" for line in lines)
     )
 
-    def look() -> tuple[tables.Experiment, dict[str, tables.Run]]:
+    def look() -> tuple[tables.ExperimentRow, dict[str, tables.RunRow]]:
         found, left_out = searches(tmp_path / "runs")
         assert left_out == {}
         assert index_storage(store, tmp_path / "runs", settings(world), found).left_out == {}
         with Session(store) as session:
-            runs = {row.id: row for row in session.exec(select(tables.Run))}
-            return session.exec(select(tables.Experiment)).one(), runs
+            runs = {row.id: row for row in session.exec(select(tables.RunRow))}
+            return session.exec(select(tables.ExperimentRow)).one(), runs
 
     experiment, runs = look()
     assert (experiment.kind, experiment.state) == ("tune", ExperimentState.STOPPED)
@@ -479,14 +480,16 @@ def test_a_search_is_one_experiment_of_its_trials(
     assert experiment.state is ExperimentState.COMPLETED
     assert {t.state for t in runs.values()} == {RunState.COMPLETED, RunState.STOPPED}
     with Session(store) as session:
-        metrics = session.exec(select(tables.Metric).where(tables.Metric.group == "search")).all()
+        metrics = session.exec(
+            select(tables.MetricRow).where(tables.MetricRow.group == "search")
+        ).all()
         assert {(m.name, m.step): m.value for m in metrics} == {
             ("loss", 3): 2.5,
             ("loss", 7): 2.25,
             ("memorization", 7): 0.5,
         }
-        of_search = tables.Decision.source == "search"
-        told = session.exec(select(tables.Decision).where(of_search)).all()
+        of_search = tables.DecisionRow.source == "search"
+        told = session.exec(select(tables.DecisionRow).where(of_search)).all()
         assert {(d.run, d.kind, d.reason) for d in told} == {
             (one.name, "finished", "the last step"),
             (two.name, "stopped", "place 2 of 2"),
@@ -499,10 +502,10 @@ def test_rebuilt_from_storage_alone_the_derived_rows_are_equal(
 ) -> None:
     index_storage(store, written, settings(world))
     with Session(store) as session:
-        attestation = session.exec(select(tables.Attestation)).one()
+        attestation = session.exec(select(tables.AttestationRow)).one()
         attestation.public, digest = True, attestation.digest
         add_version(session, "cat", digest)
-        session.add(tables.User(name="ada", role="admin", created=at(0)))
+        session.add(tables.UserRow(name="ada", role="admin", created=at(0)))
         session.commit()
     before = rows_of(store)
     with store.begin() as connection:  # something that storage never said
@@ -512,7 +515,7 @@ def test_rebuilt_from_storage_alone_the_derived_rows_are_equal(
     assert rows_of(store) == before
     with Session(store) as session:
         assert session.exec(select(tables.ModelVersion)).one().attestation == digest
-        assert session.exec(select(tables.User)).one().name == "ada"
+        assert session.exec(select(tables.UserRow)).one().name == "ada"
 
 
 @on_both
@@ -521,7 +524,7 @@ def test_a_rebuild_that_fails_leaves_the_index_as_it_was(
 ) -> None:
     index_storage(store, written, settings(world))
     with Session(store) as session:
-        digest = session.exec(select(tables.Attestation.digest)).one()
+        digest = session.exec(select(tables.AttestationRow.digest)).one()
         add_version(session, "cat", digest)
         session.commit()
     before = rows_of(store)

@@ -24,7 +24,7 @@ from govray.platform.store.project_settings import (
     resolve_task,
 )
 from govray.platform.store.role_bindings import Grant
-from govray.platform.store.tables import User
+from govray.platform.store.tables import UserRow
 from govray.platform.tasks.task_file import KINDS
 from tests.support.databases import on_both
 
@@ -206,7 +206,7 @@ def test_what_is_beyond_a_limit_is_refused_and_nothing_else(
 
 @on_both
 def test_groups_and_their_roles_are_found_on_both_databases(session: Session) -> None:
-    session.add(User(name="ada", role="member", created=ADA.at))
+    session.add(UserRow(name="ada", role="member", created=ADA.at))
     session.flush()
     for subject_kind, subject, until in (
         ("group", "given", "2026-11-25T00:00:00Z"),

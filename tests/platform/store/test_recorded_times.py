@@ -24,7 +24,7 @@ def world() -> World:
 
 def checkpoints(engine: Engine) -> dict[tuple[str, int], str | None]:
     with Session(engine) as session:
-        rows = session.exec(select(tables.Checkpoint)).all()
+        rows = session.exec(select(tables.CheckpointRow)).all()
         return {(row.run, row.step): row.at for row in rows}
 
 

@@ -232,9 +232,9 @@ def test_gates_look_at_signed_bytes_and_not_at_columns(store: Engine, attestatio
         make(session, attestation, "1.0.0")
         found = registry.evidence(session, attestation)
         assert found.records == {"acme": 9, "alpha": 18, "beta": 12, "gamma": 11}
-        row = session.get_one(tables.Attestation, attestation)
+        row = session.get_one(tables.AttestationRow, attestation)
         row.run, row.name = "another", "another"
-        credential = session.exec(select(tables.Credential)).first()
+        credential = session.exec(select(tables.CredentialRow)).first()
         assert credential is not None
         credential.records = 10**9
         session.flush()
@@ -245,7 +245,7 @@ def test_bytes_that_are_not_of_their_digest_open_no_gate(store: Engine, attestat
     with Session(store) as session:
         make(session, attestation, "1.0.0")
         credentials = session.exec(
-            select(tables.Credential).order_by(col(tables.Credential.corpus))
+            select(tables.CredentialRow).order_by(col(tables.CredentialRow.corpus))
         ).all()
         credentials[0].envelope = credentials[1].envelope
         session.flush()

@@ -73,7 +73,7 @@ def index(store: Engine, storage: Path, world: World) -> IndexReport:
 
 def owners(store: Engine) -> dict[str, tuple[str, str]]:
     with Session(store) as session:
-        found = session.exec(select(tables.Experiment)).all()
+        found = session.exec(select(tables.ExperimentRow)).all()
         return {row.id: (row.project, row.user) for row in found}
 
 
@@ -123,7 +123,7 @@ def test_what_a_file_says_is_shown_and_gives_nobody_a_project(
     due = {"tiny-1": ["a", "b"], id: ["week-47"]}
     assert tags(store, *due) == due
     with Session(store) as session:
-        for row in session.exec(select(tables.Experiment)):
+        for row in session.exec(select(tables.ExperimentRow)):
             assert (row.description, row.notes) == ("first try", "a\nb")
     begin_run(storage, "tiny-2", world, labels=["new"])
     told = settings(world, queue=store)
@@ -136,7 +136,7 @@ def test_a_rebuild_asks_the_queue_too(store: Engine, storage: Path, world: World
     begun(storage, f"tiny-{old}", world)
     index(store, storage, world)
     with Session(store) as session:  # as a forged record would have it
-        session.get_one(tables.Experiment, old).project = "alpha"
+        session.get_one(tables.ExperimentRow, old).project = "alpha"
         replace_tags(session, old, [])
         session.commit()
     begun(storage, f"tiny-{new}", world, claim(new, project="alpha"))
@@ -204,10 +204,10 @@ def test_nobody_reads_a_model_by_taking_its_run_s_name(
         bound=(PlaceRole(role="engineer", reach="project", place="beta"),),
     )
     with Session(store) as session:
-        beta = tables.Project(name="beta", workspace="default", settings={}, created="", user="")
+        beta = tables.ProjectRow(name="beta", workspace="default", settings={}, created="", user="")
         session.add(beta)
         session.flush()
-        a, e = tables.Attestation, tables.Experiment
+        a, e = tables.AttestationRow, tables.ExperimentRow
         read = session.exec(select(a.run).where(attestations(eve))).all()
         assert session.exec(select(e.id).where(experiments(eve))).all() == (
             [] if defended else [his]
@@ -245,5 +245,5 @@ def test_nobody_takes_another_run_s_name_for_a_run_within_his_own(
     assert index(store, storage, world).left_out == {}
     with Session(store) as session:
         for name in (f"tiny-{hers}", theirs):
-            run = session.get_one(tables.Run, name)
-            assert session.get_one(tables.Experiment, run.experiment).project == "beta"
+            run = session.get_one(tables.RunRow, name)
+            assert session.get_one(tables.ExperimentRow, run.experiment).project == "beta"

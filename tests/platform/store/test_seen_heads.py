@@ -61,7 +61,7 @@ def test_heads_that_extend_each_other_are_kept(
         index(store, world, models[name], tmp_path / "tiles")
     assert sizes(store) == [models["early"].ledger.size, models["whole"].ledger.size]
     with Session(store) as session:
-        row = session.get_one(tables.Ledger, RUN)
+        row = session.get_one(tables.LedgerRow, RUN)
         assert (row.size, row.tiles) == (models["whole"].ledger.size, str(tmp_path / "tiles"))
     assert (tmp_path / "tiles" / "checkpoint").read_bytes().split(b"\n")[1] == b"%d" % row.size
 
@@ -76,7 +76,7 @@ def test_a_fork_is_refused_and_nothing_of_it_written(
             index(store, world, models[name], tmp_path / "tiles")
     assert sizes(store) == [models[known].ledger.size]
     with Session(store) as session:
-        assert len(session.exec(select(tables.Attestation)).all()) == 1
+        assert len(session.exec(select(tables.AttestationRow)).all()) == 1
 
 
 def test_control_without_the_comparison_both_histories_are_indexed(
@@ -89,7 +89,7 @@ def test_control_without_the_comparison_both_histories_are_indexed(
     index(store, world, models["whole"])
     index(store, world, models["other"])
     with Session(store) as session:
-        assert len(session.exec(select(tables.Attestation)).all()) == 2
+        assert len(session.exec(select(tables.AttestationRow)).all()) == 2
 
 
 def test_a_shorter_ledger_is_not_judged_without_the_longer_ones_tiles(

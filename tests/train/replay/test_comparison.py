@@ -58,7 +58,7 @@ def test_leaves_without_a_corpus_lack_its_uses_and_nothing_else() -> None:
     )
 
 
-def committed(folder: Path, **files: Tensors | bytes) -> commit_folder.Committed:
+def committed(folder: Path, **files: Tensors | bytes) -> commit_folder.CommitFolder:
     names = {
         "weights": model_folder.WEIGHTS,
         "adapter": ADAPTER,

@@ -80,7 +80,7 @@ def train(run: Path, *steps: int) -> Training:
     return training
 
 
-def commit_at(run: Place, step: int) -> commit_folder.Committed:
+def commit_at(run: Place, step: int) -> commit_folder.CommitFolder:
     return commit_folder.open_commit(dict(committed_folders(run))[step])
 
 

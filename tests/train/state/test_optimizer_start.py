@@ -19,7 +19,7 @@ from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.checkpoint import tensor_shards
-from govray.train.checkpoint.commit_folder import Committed, open_commit
+from govray.train.checkpoint.commit_folder import CommitFolder, open_commit
 from govray.train.checkpoint.pins import read_pins
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.inputs.pretrained_start import OptimizerStart
@@ -73,7 +73,7 @@ def second(here: Deployment, first: Path) -> Path:
     return train(here, max_steps=1, **after(first))
 
 
-def commit(run: Path) -> Committed:
+def commit(run: Path) -> CommitFolder:
     found = latest(run)
     assert found is not None
     return open_commit(found[0])

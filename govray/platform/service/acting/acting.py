@@ -51,7 +51,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class SentExperiment:
     """An experiment as it is sent: a file or the fork of another.
 
     Attributes:
@@ -101,7 +101,7 @@ def may_act(
     Admins may do everything, engineers what concerns their own experiments.
     """
     caller = visit.caller
-    row = visit.session.get(tables.Project, project)
+    row = visit.session.get(tables.ProjectRow, project)
     if not may(caller, "submit", row):
         raise Problem(
             403,
@@ -121,7 +121,7 @@ def may_act(
 def offered(session: Session, caller: Caller) -> str:
     """The project that a form names at first. It is the default one, or the first by name where the
     caller may submit; empty without any."""
-    p = tables.Project
+    p = tables.ProjectRow
     if may(caller, "submit", session.get(p, DEFAULT)):
         return DEFAULT
     here = projects(caller, "submit"), col(p.archived).is_(False)
@@ -129,7 +129,7 @@ def offered(session: Session, caller: Caller) -> str:
     return first.name if first is not None and may(caller, "submit", first) else ""
 
 
-def prepare(visit: Visit, asked: Asked) -> Ready:
+def prepare(visit: Visit, asked: SentExperiment) -> Ready:
     """What submitting ``asked`` would write; nothing is written.
 
     Raises:
@@ -190,7 +190,9 @@ def prepare(visit: Visit, asked: Asked) -> Ready:
     return ready
 
 
-def _placed(name: str, asked: Asked, config: Mapping[str, Any], origin: QueueEntry | None) -> Any:
+def _placed(
+    name: str, asked: SentExperiment, config: Mapping[str, Any], origin: QueueEntry | None
+) -> Any:
     """Project, pool or priority: what is asked for comes before what the file says. A fork has
     those of its origin, unless an override has changed what the file says."""
     wanted, found = getattr(asked, name), stated(config, name)
@@ -218,7 +220,7 @@ def forked(session: Session, caller: Caller, id_: str) -> QueueEntry:
     return row
 
 
-def submit(visit: Visit, asked: Asked) -> QueueEntry:
+def submit(visit: Visit, asked: SentExperiment) -> QueueEntry:
     """Put what is asked for into the queue.
 
     The attestor's register is told first. So what it has not, is not in the queue, and what is
@@ -268,9 +270,9 @@ def _register(
     session: Session, register: RegisterClient, row: QueueEntry, facts: ExperimentFacts
 ) -> None:
     """Tell the attestor's register what is accepted, and how far apart its pool keeps runs."""
-    pool = session.get(tables.Pool, row.pool)
+    pool = session.get(tables.PoolRow, row.pool)
     isolation: Isolation = pool.isolation if pool else "sharedCluster"
-    project = session.get(tables.Project, row.project)
+    project = session.get(tables.ProjectRow, row.project)
     manifests = project_rules.settings_of(project).manifests if project else None
     form = AcceptanceForm(
         **dict(submission_facts(row, isolation)),
@@ -298,7 +300,7 @@ def ask(visit: Visit, row: QueueEntry, verb: Demand) -> None:
     session.refresh(row)
     may_act(visit, row.project, verb, owner=row.user)
     if verb == "resume":
-        project_rules.check_not_archived(session.get(tables.Project, row.project))
+        project_rules.check_not_archived(session.get(tables.ProjectRow, row.project))
         deletions.check_goes_on(session, row.id)
     if verb in ("archive", "unarchive"):
         queue_entries.archive(session, row, verb == "archive", by=visit.by)
@@ -310,7 +312,7 @@ def ask(visit: Visit, row: QueueEntry, verb: Demand) -> None:
 LOOKED_AT = 20
 
 
-def last_policy(session: Session, caller: Caller, name: str, place: str) -> tables.Policy | None:
+def last_policy(session: Session, caller: Caller, name: str, place: str) -> tables.PolicyRow | None:
     """The policy that the latest run of this name read at ``place``; None if none is known.
 
     Of runs that the caller may read.
@@ -318,7 +320,7 @@ def last_policy(session: Session, caller: Caller, name: str, place: str) -> tabl
     Of the latest `LOOKED_AT` runs of the name: their experiments say the place, and they
     the digest.
     """
-    e, t = tables.Experiment, tables.Run
+    e, t = tables.ExperimentRow, tables.RunRow
     found = session.execute(
         select(col(e.config), col(t.policy))
         .join(t, col(t.experiment) == col(e.id))
@@ -329,16 +331,16 @@ def last_policy(session: Session, caller: Caller, name: str, place: str) -> tabl
     for config, digest in found:
         governance = config.get("governance") if isinstance(config, dict) else None
         if isinstance(governance, dict) and governance.get("policy") == place:
-            return session.get(tables.Policy, digest)
+            return session.get(tables.PolicyRow, digest)
     return None
 
 
 def _known_policy(
     session: Session, caller: Caller, settings: ProjectSettings, digest: str | None
-) -> tables.Policy | None:
+) -> tables.PolicyRow | None:
     if digest is None:
         return None
-    known = session.get(tables.Policy, digest)
+    known = session.get(tables.PolicyRow, digest)
     if known is not None and digest in (settings.depth_policies or ()):
         return known
     try:

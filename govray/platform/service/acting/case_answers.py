@@ -211,16 +211,16 @@ def check_shows(
         raise Refused("nothing was found in a version of this model", where=where)
     if version.attestation in {each.attestation for each in own if each.removed is None}:
         raise Refused("this is a version that it was found in", where=where)
-    attested = session.get_one(tables.Attestation, version.attestation)
+    attested = session.get_one(tables.AttestationRow, version.attestation)
     # 2
-    root = session.get_one(tables.TrustRoot, attested.trust_root)
+    root = session.get_one(tables.TrustRootRow, attested.trust_root)
     lists.look().require(attested.digest, root.name)
     # 3, 4
     document = read(Attestation, Envelope.parse(attested.envelope, where=where)).document
     corpora = sorted({each.corpus for each in own if each.corpus is not None})
     told: frozenset[str] = frozenset()
     if row.decision == "removed":
-        runs = {session.get_one(tables.Attestation, each.attestation).run for each in own}
+        runs = {session.get_one(tables.AttestationRow, each.attestation).run for each in own}
         if attested.run not in runs:
             raise Refused("it is of another run than what was found", where=where)
         for corpus in corpora:
@@ -263,7 +263,7 @@ def _attestations(session: Session, model: str) -> frozenset[str]:
 def _credentials(session: Session, attestation: str) -> list[tuple[str, Credential]]:
     return [
         (each.document.corpus, each.document)
-        for each in _read(session, col(tables.CorpusUse.attestation) == attestation)
+        for each in _read(session, col(tables.CorpusUseRow.attestation) == attestation)
     ]
 
 
@@ -271,14 +271,14 @@ def _found_credentials(
     session: Session, findings: Sequence[CaseFinding], corpus: str
 ) -> list[Verified[Credential]]:
     """Those under which a corpus was read by the models that it was found in."""
-    u = tables.CorpusUse
+    u = tables.CorpusUseRow
     digests = {each.attestation for each in findings if each.corpus == corpus}
     return _read(session, col(u.attestation).in_(digests), col(u.corpus) == corpus)
 
 
 def _read(session: Session, *conditions: Any) -> list[Verified[Credential]]:
     """Stored credentials, which were verified when they were indexed."""
-    u, c = tables.CorpusUse, tables.Credential
+    u, c = tables.CorpusUseRow, tables.CredentialRow
     statement = (
         select(col(c.envelope))
         .join(u, col(u.credential) == col(c.digest))
@@ -296,7 +296,7 @@ def _read(session: Session, *conditions: Any) -> list[Verified[Credential]]:
 def _revocation(
     session: Session, credential: Verified[Credential], root: str, lists: Lists, *, at: datetime
 ) -> Revoked:
-    t = tables.TrustRoot
+    t = tables.TrustRootRow
     newest = (
         select(col(t.envelope))
         .where(col(t.name) == root)

@@ -73,7 +73,7 @@ class CaseSources:
 
 
 @dataclass(frozen=True)
-class _Use:
+class _CorpusInModel:
     """A corpus in one model. ``row`` is what the model's lineage says of it."""
 
     attestation: str
@@ -121,7 +121,7 @@ class _Use:
 
 
 @dataclass
-class _Found:
+class _SearchedCorpus:
     search: CorpusSearch
     findings: list[CaseFinding]
     unchecked: list[CaseUnchecked]
@@ -182,7 +182,7 @@ def _order(each: CaseFinding) -> tuple[Any, ...]:
 
 def _models(session: Session, model: str | None) -> tuple[Sequence[Any], bool]:
     """The models that a case is about, the newest first, and whether there are older ones."""
-    a, v = tables.Attestation, tables.ModelVersion
+    a, v = tables.AttestationRow, tables.ModelVersion
     statement = select(col(a.digest), col(a.name), col(a.lineage))
     if model is None:
         statement = statement.where(col(a.public))
@@ -208,8 +208,8 @@ def _versions(session: Session, digests: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _uses(session: Session, model: Any) -> Iterator[_Use]:
-    u, c = tables.CorpusUse, tables.Credential
+def _uses(session: Session, model: Any) -> Iterator[_CorpusInModel]:
+    u, c = tables.CorpusUseRow, tables.CredentialRow
     document = lineage.decode(model.lineage)
     rows = {each.corpus: each for each in document.corpora}
     removed = {each.group: each.removed for each in document.groups if each.removed}
@@ -223,7 +223,7 @@ def _uses(session: Session, model: Any) -> Iterator[_Use]:
         own = rows[each.corpus]
         gone = [removed[cell.group] for cell in own.cells if cell.direct and cell.group in removed]
         envelope = Envelope.parse(each.envelope, where="credential")
-        yield _Use(
+        yield _CorpusInModel(
             attestation=model.digest,
             credential=read(credentials.Credential, envelope).document,
             row=own,
@@ -233,13 +233,13 @@ def _uses(session: Session, model: Any) -> Iterator[_Use]:
 
 
 def _exact(
-    session: Session, reader: Caller, sha256: str, uses: list[_Use], sources: CaseSources
-) -> _Found:
+    session: Session, reader: Caller, sha256: str, uses: list[_CorpusInModel], sources: CaseSources
+) -> _SearchedCorpus:
     key = store_key(session, sources.store)
     bare = sha256.removeprefix("sha256:")
     leaves, closed = leaves_of(session, reader, bare, key)
     by_place = {(each.attestation, each.corpus): each for each in uses}
-    a = tables.Attestation
+    a = tables.AttestationRow
     asked = col(a.digest).in_({each.attestation for each in uses})
     places = places_of(reader, bare, leaves, most=MOST_FINDINGS, attestations=asked)
     findings = [
@@ -250,14 +250,16 @@ def _exact(
     shut = {each.corpus: each for each in uses if each.corpus in closed}
     why = "The store lacks its secret, or the records of a model that was trained on it."
     corpora = {each.corpus for each in uses}
-    return _Found(
+    return _SearchedCorpus(
         CorpusSearch(match="exact", corpora=len(corpora) - len(shut), of=len(corpora)),
         findings,
         [shut[name].unchecked("exact", why) for name in sorted(shut)],
     )
 
 
-def _record_finding(use: _Use, match: Match, record: tables.Record, **found: Any) -> CaseFinding:
+def _record_finding(
+    use: _CorpusInModel, match: Match, record: tables.Record, **found: Any
+) -> CaseFinding:
     return use.finding(
         match,
         trained=record.split == "train" and record.step_count > 0,
@@ -269,9 +271,9 @@ def _record_finding(use: _Use, match: Match, record: tables.Record, **found: Any
 
 
 def _near(
-    session: Session, row: tables.RightsCase, uses: list[_Use], sources: CaseSources
-) -> _Found:
-    versions: dict[tuple[str, str], list[_Use]] = {}
+    session: Session, row: tables.RightsCase, uses: list[_CorpusInModel], sources: CaseSources
+) -> _SearchedCorpus:
+    versions: dict[tuple[str, str], list[_CorpusInModel]] = {}
     for use in uses:
         versions.setdefault((use.corpus, use.credential.records.root), []).append(use)
     names = {corpus for corpus, _ in versions}
@@ -281,7 +283,7 @@ def _near(
     search, corpora, content = sources.near, sources.corpora, row.content
     if search is None or corpora is None or content is None:
         why = "No corpora lie at hand of this service, so no near copies were looked for."
-        return _Found(_near_search(0, names), [], [CaseUnchecked(match="near", why=why)])
+        return _SearchedCorpus(_near_search(0, names), [], [CaseUnchecked(match="near", why=why)])
     for (corpus, _), own in sorted(versions.items()):
         index = _IndexedPlaces(session, own)
         try:
@@ -299,7 +301,7 @@ def _near(
     same = {each.why for each in unchecked}
     if len(unchecked) > 1 and len(same) == 1:  # of the text, not of a corpus
         unchecked = [CaseUnchecked(match="near", why=same.pop())]
-    return _Found(_near_search(len(looked), names), findings, unchecked)
+    return _SearchedCorpus(_near_search(len(looked), names), findings, unchecked)
 
 
 def _near_search(corpora: int, names: Collection[str]) -> CorpusSearch:
@@ -321,7 +323,7 @@ def _reason(error: GovrayError) -> str:
 class _IndexedPlaces:
     """Which entries the index has at which places of one corpus, of models that read it."""
 
-    def __init__(self, session: Session, uses: list[_Use]) -> None:
+    def __init__(self, session: Session, uses: list[_CorpusInModel]) -> None:
         self._session, self._uses = session, uses
         self._keys: dict[int, str] = {}
 
@@ -330,7 +332,7 @@ class _IndexedPlaces:
         self._keys[number] = entry
         return bool(self.at(number))
 
-    def at(self, number: int) -> list[tuple[_Use, tables.Record]]:
+    def at(self, number: int) -> list[tuple[_CorpusInModel, tables.Record]]:
         """The records at a place that `holds` was asked about, in each model."""
         rows = [
             (
@@ -344,7 +346,7 @@ class _IndexedPlaces:
         return [(use, record) for use, record in rows if record is not None]
 
 
-def _domains(asked: Sequence[str], uses: list[_Use]) -> _Found:
+def _domains(asked: Sequence[str], uses: list[_CorpusInModel]) -> _SearchedCorpus:
     findings = [
         use.finding(
             "domain",
@@ -366,7 +368,7 @@ def _domains(asked: Sequence[str], uses: list[_Use]) -> _Found:
         why = f"The issuers of {silent} of {len(corpora)} corpora state no domains."
         unchecked.append(CaseUnchecked(match="domain", why=why))
     search = CorpusSearch(match="domain", corpora=len(corpora) - silent, of=len(corpora))
-    return _Found(search, findings, unchecked)
+    return _SearchedCorpus(search, findings, unchecked)
 
 
 def _record_reads(session: Session, audit: Audit, findings: Sequence[CaseFinding]) -> None:

@@ -25,23 +25,23 @@ from govray.platform.store.project_settings import (
     parse_settings,
     resolve_task,
 )
-from govray.platform.store.tables import Project, Workspace
+from govray.platform.store.tables import ProjectRow, WorkspaceRow
 from govray.platform.store.tenancy import NAME
 
 PlaceName = Annotated[str, Path(pattern=f"^{NAME}$", description="Its name.", examples=["vision"])]
 
 
 def workspaces(caller: Caller) -> ColumnElement[bool]:
-    """Condition on `Workspace`: those that the caller may see: with a role there, or within."""
-    inside = select(col(Project.workspace)).where(rights.projects(caller))
-    return rights.workspaces(caller) | col(Workspace.name).in_(inside)
+    """Condition on `WorkspaceRow`: those that the caller may see: with a role there, or within."""
+    inside = select(col(ProjectRow.workspace)).where(rights.projects(caller))
+    return rights.workspaces(caller) | col(WorkspaceRow.name).in_(inside)
 
 
-find_project = Finder("project", Project, "name", rights.projects, "See the list of projects")
-find_workspace = Finder("workspace", Workspace, "name", workspaces, "See the list of workspaces")
+find_project = Finder("project", ProjectRow, "name", rights.projects, "See the list of projects")
+find_workspace = Finder("workspace", WorkspaceRow, "name", workspaces, "See the list of workspaces")
 
 
-def demand(session: Session, caller: Caller, action: Action, project: str) -> Project:
+def demand(session: Session, caller: Caller, action: Action, project: str) -> ProjectRow:
     """The project, if the caller may do ``action`` there. Raises 404: it sees no such project;
     403: it sees it and may not."""
     row = find_project(session, caller, project)
@@ -70,13 +70,13 @@ def check_lent(own: str | None, until: str | None, what: str) -> None:
         )
 
 
-def settings_of(row: Project) -> ProjectSettings:
+def settings_of(row: ProjectRow) -> ProjectSettings:
     return parse_settings(row.settings, where=f"project {row.name}")
 
 
 def submitting(
     session: Session, caller: Caller, project: str
-) -> tuple[Project | None, ProjectSettings]:
+) -> tuple[ProjectRow | None, ProjectSettings]:
     """The project that the caller may submit to, and its settings.
 
     Nobody uses projects as long as ``default`` is the only one, and has no settings. Until
@@ -86,7 +86,7 @@ def submitting(
         Problem: 404, the caller sees no such project; 403, it may not submit.
     """
     if may(caller, "submit", None):
-        rows = session.execute(select(Project).limit(2)).scalars().all()
+        rows = session.execute(select(ProjectRow).limit(2)).scalars().all()
         if len(rows) == 1 and not rows[0].settings and project != rows[0].name:
             return None, ProjectSettings()
     row = demand(session, caller, "submit", project)
@@ -134,7 +134,7 @@ def check_task(
     return pool, priority
 
 
-def check_not_archived(row: Project | None) -> None:
+def check_not_archived(row: ProjectRow | None) -> None:
     """Return if what is put into the queue may run in the project ``row``."""
     if row is not None and row.archived:
         raise Refused(

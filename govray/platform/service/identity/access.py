@@ -44,7 +44,7 @@ from govray.platform.service.identity import browser_sessions, session_cookie, s
 from govray.platform.service.identity.audit_log import entry
 from govray.platform.service.identity.caller import LOCAL, PUBLIC, Caller, PlaceRole
 from govray.platform.service.identity.rights import RIGHTS, Action, everywhere, somewhere
-from govray.platform.service.identity.tokens import PREFIX, Accepted, NotAccepted, accept
+from govray.platform.service.identity.tokens import PREFIX, AcceptedToken, NotAccepted, accept
 from govray.platform.store.role_bindings import of_caller
 
 __all__ = ["Caller", "CallerDep", "needs"]
@@ -56,7 +56,7 @@ it has at most a tenth of all places."""
 MAX_REMEMBERED = 10_000
 MAX_TOKEN = 8192
 
-Verify = Callable[[str], Accepted]
+Verify = Callable[[str], AcceptedToken]
 """Checks a token that is not ours, now. Raises `NotAccepted`."""
 
 _bearer = HTTPBearer(
@@ -100,7 +100,7 @@ class AccessGate:
         self._auth = auth
         self._verify = verify
         self._clock = clock
-        self._remembered: OrderedDict[bytes, tuple[Accepted, datetime]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[AcceptedToken, datetime]] = OrderedDict()
         self._sign_ins = Buckets(
             OF_ONE / sign_in_attempts.LASTS.total_seconds(), OF_ONE, time.monotonic
         )
@@ -166,7 +166,7 @@ class AccessGate:
         """
         self._sign_ins.take(_address(request))
 
-    async def typed(self, request: Request, text: str) -> Accepted:
+    async def typed(self, request: Request, text: str) -> AcceptedToken:
         """Whom the token ``text`` stands for, which somebody typed into the form of ``request``.
         Without roles that are bound here: a session must not keep what may be taken away."""
         sent = Sent(text)
@@ -178,7 +178,7 @@ class AccessGate:
         except NotAccepted as error:
             raise _unauthorized(str(error)) from None
 
-    async def begin(self, accepted: Accepted) -> str:
+    async def begin(self, accepted: AcceptedToken) -> str:
         """The secret of a new session of whom ``accepted`` stands for."""
         at = self._clock()
 
@@ -215,7 +215,7 @@ class AccessGate:
         caller = await self.again(request)
         return caller is not None and not caller.public
 
-    async def _accepted(self, sent: Sent, request: Request) -> Accepted:
+    async def _accepted(self, sent: Sent, request: Request) -> AcceptedToken:
         """Whom ``sent`` stands for. If ``request`` was counted as a guess, it was none: they pay.
 
         Raises:
@@ -229,7 +229,7 @@ class AccessGate:
             self._pay(request, _own(accepted.caller))
         return accepted
 
-    async def _found(self, sent: Sent) -> Accepted:
+    async def _found(self, sent: Sent) -> AcceptedToken:
         """Whom ``sent`` stands for, as it is remembered or as the store has it.
 
         Raises:
@@ -252,12 +252,12 @@ class AccessGate:
             self._remembered.popitem(last=False)
         return accepted
 
-    def _look(self, sent: Sent, at: datetime) -> Accepted:
+    def _look(self, sent: Sent, at: datetime) -> AcceptedToken:
         accepted = self._given(sent, at)
         with Session(self._engine) as session:
             return _with_roles(session, accepted, at)
 
-    def _given(self, sent: Sent, at: datetime) -> Accepted:
+    def _given(self, sent: Sent, at: datetime) -> AcceptedToken:
         """Whom ``sent`` stands for by itself, without roles that are bound here."""
         if not sent.session and not sent.text.startswith(PREFIX) and self._verify is not None:
             return self._verify(sent.text)
@@ -267,7 +267,7 @@ class AccessGate:
             return accept(session, sent.text, at=at)
 
 
-def _with_roles(session: Session, accepted: Accepted, at: datetime) -> Accepted:
+def _with_roles(session: Session, accepted: AcceptedToken, at: datetime) -> AcceptedToken:
     """``accepted`` with the roles in force at ``at``, remembered no longer than they last."""
     caller = accepted.caller
     rows = of_caller(session, caller.name, caller.groups, at=format_time(at))
@@ -283,7 +283,7 @@ def _bound(row: dict[str, Any]) -> PlaceRole:
     return PlaceRole(role=row["role"], reach=row["scope"], place=row["place"], until=row["until"])
 
 
-def _of_session(session: Session, text: str, at: datetime) -> Accepted:
+def _of_session(session: Session, text: str, at: datetime) -> AcceptedToken:
     """Whom a session is of; that it was used is written down from time to time."""
     accepted, due = browser_sessions.accept(session, text, at=at)
     try:

@@ -30,12 +30,12 @@ from govray.governance.formats.document import format_time, parse_time
 from govray.platform.service.identity.caller import ROLES, Caller
 from govray.platform.service.identity.tokens import (
     SECRET_BYTES,
-    Accepted,
+    AcceptedToken,
     NotAccepted,
     digest,
     standing,
 )
-from govray.platform.store.tables import BrowserSession, Token, User
+from govray.platform.store.tables import BrowserSession, Token, UserRow
 
 PREFIX = "govs_"
 LASTS = timedelta(hours=8)
@@ -48,7 +48,7 @@ MOST = 20
 _FORM = re.compile(r"govs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 
-def begin(session: Session, accepted: Accepted, *, at: datetime) -> str:
+def begin(session: Session, accepted: AcceptedToken, *, at: datetime) -> str:
     """A new session of whom ``accepted`` stands for. It is told here and never again.
 
     Args:
@@ -89,16 +89,16 @@ def _forget(session: Session, user: str, at: datetime) -> None:
         session.connection().execute(delete(table).where(col(table.id).in_(beyond)))
 
 
-def accept(session: Session, text: str, *, at: datetime) -> tuple[Accepted, bool]:
+def accept(session: Session, text: str, *, at: datetime) -> tuple[AcceptedToken, bool]:
     """The caller that ``text`` stands for, and whether `note_use` is due. Raises `NotAccepted`."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotAccepted("This is no session of this service")
     id_, secret = form.groups()
     found = session.execute(
-        select(BrowserSession, Token, User)
+        select(BrowserSession, Token, UserRow)
         .outerjoin(Token, col(Token.id) == col(BrowserSession.token))
-        .outerjoin(User, col(User.name) == col(BrowserSession.user))
+        .outerjoin(UserRow, col(UserRow.name) == col(BrowserSession.user))
         .where(col(BrowserSession.id) == id_)
     ).one_or_none()
     kept = found[0].secret_sha256 if found else digest("")
@@ -113,9 +113,9 @@ def accept(session: Session, text: str, *, at: datetime) -> tuple[Accepted, bool
             raise NotAccepted("The session has ended")
         accepted = standing(user, token, at=at)
     else:
-        accepted = Accepted(_caller(row, user), ends)
+        accepted = AcceptedToken(_caller(row, user), ends)
     due = at - parse_time(row.used) >= NOTED
-    return Accepted(accepted.caller, min(accepted.expires, ends)), due
+    return AcceptedToken(accepted.caller, min(accepted.expires, ends)), due
 
 
 def note_use(session: Session, text: str, *, at: datetime) -> None:
@@ -125,7 +125,7 @@ def note_use(session: Session, text: str, *, at: datetime) -> None:
     session.connection().execute(noted.values(used=format_time(at)))
 
 
-def _caller(row: BrowserSession, user: User | None) -> Caller:
+def _caller(row: BrowserSession, user: UserRow | None) -> Caller:
     """Whom an identity provider said it is. Raises `NotAccepted`: a user of this name is disabled
     here, or the role is not known."""
     role = next((each for each in ROLES if each == row.role and each != "public"), None)

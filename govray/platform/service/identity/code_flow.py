@@ -34,7 +34,7 @@ from govray.platform.service.http.stated_file import read_stated
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.oidc import Oidc
 from govray.platform.service.identity.provider_address import NoAnswer, ask, check_address, is_safe
-from govray.platform.service.identity.sign_in_attempts import Attempt
+from govray.platform.service.identity.sign_in_attempts import BrowserSignIn
 from govray.platform.service.identity.tokens import NotAccepted
 
 PATH = "/.well-known/openid-configuration"
@@ -125,7 +125,7 @@ class CodeFlow:
                 self._found = read_metadata(document, self._issuer), now + KEYS_SECONDS
             return self._found[0]
 
-    def address(self, attempt: Attempt) -> str:
+    def address(self, attempt: BrowserSignIn) -> str:
         """Where to send the browser that holds ``attempt``. Raises `NoAnswer`."""
         endpoint = self._metadata().authorization_endpoint
         asked = {
@@ -154,7 +154,7 @@ class CodeFlow:
         if stated is None or not hmac.compare_digest(stated.encode(), self._issuer.encode()):
             raise NotAccepted("The answer is not from this service's identity provider")
 
-    def exchange(self, attempt: Attempt, code: str) -> Caller:
+    def exchange(self, attempt: BrowserSignIn, code: str) -> Caller:
         """Whom the provider says came back with ``code``. Raises `NotAccepted` or `NoAnswer`."""
         metadata = self._metadata()
         answer = ask(metadata.token_endpoint, *self._request(metadata, attempt, code))
@@ -169,7 +169,7 @@ class CodeFlow:
         )
 
     def _request(
-        self, metadata: ProviderMetadata, attempt: Attempt, code: str
+        self, metadata: ProviderMetadata, attempt: BrowserSignIn, code: str
     ) -> tuple[dict[str, str], dict[str, str]]:
         form = {
             "grant_type": "authorization_code",

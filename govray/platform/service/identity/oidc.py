@@ -34,7 +34,7 @@ from govray.errors import UsageError
 from govray.platform.service.http.settings import OidcSettings
 from govray.platform.service.identity.caller import ROLES, SCOPES, Caller
 from govray.platform.service.identity.provider_address import check_address
-from govray.platform.service.identity.tokens import Accepted, NotAccepted
+from govray.platform.service.identity.tokens import AcceptedToken, NotAccepted
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 RSA_BITS = 2048
@@ -65,7 +65,7 @@ class Oidc:
         except jwt.PyJWTError as error:
             raise UsageError(str(error).rstrip("."), where="oidc jwks_url") from None
 
-    def verify(self, text: str) -> Accepted:
+    def verify(self, text: str) -> AcceptedToken:
         """The caller that ``text`` stands for. Raises `NotAccepted`."""
         claims = self._checked(text, self._settings.audience, TYPES)
         caller = self._caller(claims)
@@ -73,7 +73,7 @@ class Oidc:
             expires = datetime.fromtimestamp(int(claims["exp"]), UTC) + LEEWAY
         except (ValueError, OverflowError, OSError):
             raise NotAccepted("The token's expiry is no time") from None
-        return Accepted(caller, expires)
+        return AcceptedToken(caller, expires)
 
     def verify_id_token(
         self, text: str, *, client: str, nonce: str, access_token: str | None

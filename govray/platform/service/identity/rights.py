@@ -29,7 +29,7 @@ from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller, Reach, Scope
 from govray.platform.store import tables
-from govray.platform.store.tables import Project, Workspace
+from govray.platform.store.tables import ProjectRow, WorkspaceRow
 
 Action = Literal[
     "view",
@@ -45,7 +45,7 @@ Action = Literal[
     "infer",
     "account",
 ]
-Place: TypeAlias = Project | Workspace | None
+Place: TypeAlias = ProjectRow | WorkspaceRow | None
 """None: the organisation alone, or a project that nobody made."""
 
 
@@ -112,7 +112,7 @@ def somewhere(caller: Caller, action: Action) -> bool:
     return everywhere(caller, action) or held or own
 
 
-def may_change(caller: Caller, project: Project | None, owner: str) -> bool:
+def may_change(caller: Caller, project: ProjectRow | None, owner: str) -> bool:
     """Whether the caller may stop, pin or delete what ``owner`` started in a project."""
     return may(caller, "submit" if owner == caller.name else "stop-any", project)
 
@@ -129,7 +129,7 @@ def admin_until(caller: Caller, place: Place) -> str | None:
 def _around(place: Place) -> set[tuple[Reach, str]]:
     """The places where roles are bound that count in ``place``."""
     found: set[tuple[Reach, str]] = {("organisation", "")}
-    if isinstance(place, Workspace):
+    if isinstance(place, WorkspaceRow):
         found.add(("workspace", place.name))
     elif place is not None:
         found |= {("workspace", place.workspace), ("project", place.name)}
@@ -137,18 +137,18 @@ def _around(place: Place) -> set[tuple[Reach, str]]:
 
 
 def projects(caller: Caller, action: Action = "view") -> ColumnElement[bool]:
-    """Condition on `Project`: those where the caller may do ``action``."""
+    """Condition on `ProjectRow`: those where the caller may do ``action``."""
     if _whole(caller, action):
         return true()
-    inside = col(Project.workspace).in_(_named(caller, action, "workspace"))
-    return inside | col(Project.name).in_(_named(caller, action, "project"))
+    inside = col(ProjectRow.workspace).in_(_named(caller, action, "workspace"))
+    return inside | col(ProjectRow.name).in_(_named(caller, action, "project"))
 
 
 def workspaces(caller: Caller, action: Action = "view") -> ColumnElement[bool]:
-    """Condition on `Workspace`: those in all of which the caller may do ``action``."""
+    """Condition on `WorkspaceRow`: those in all of which the caller may do ``action``."""
     if _whole(caller, action):
         return true()
-    return col(Workspace.name).in_(_named(caller, action, "workspace"))
+    return col(WorkspaceRow.name).in_(_named(caller, action, "workspace"))
 
 
 def in_projects(caller: Caller, column: Any, action: Action = "view") -> ColumnElement[bool]:
@@ -158,7 +158,7 @@ def in_projects(caller: Caller, column: Any, action: Action = "view") -> ColumnE
         return true()
     if not somewhere(caller, action):
         return false()
-    return col(column).in_(select(col(Project.name)).where(projects(caller, action)))
+    return col(column).in_(select(col(ProjectRow.name)).where(projects(caller, action)))
 
 
 def of_runs(caller: Caller, run: Any, action: Action = "view") -> ColumnElement[bool]:
@@ -168,7 +168,7 @@ def of_runs(caller: Caller, run: Any, action: Action = "view") -> ColumnElement[
         return true()
     if not somewhere(caller, action):
         return false()
-    e, t = tables.Experiment, tables.Run
+    e, t = tables.ExperimentRow, tables.RunRow
     named = (
         select(col(t.id))
         .join(e, col(e.id) == col(t.experiment))
@@ -179,14 +179,14 @@ def of_runs(caller: Caller, run: Any, action: Action = "view") -> ColumnElement[
 
 def within(caller: Caller, action: Action = "view") -> ColumnElement[bool]:
     """Condition on `Attestation`: it lies where its run lies."""
-    return of_runs(caller, tables.Attestation.run, action)
+    return of_runs(caller, tables.AttestationRow.run, action)
 
 
 def is_within(session: Session, caller: Caller, attestation: str, action: Action = "view") -> bool:
     """Whether an attestation is `within` where the caller may do ``action``."""
     if everywhere(caller, action) or not somewhere(caller, action):
         return everywhere(caller, action)
-    a = tables.Attestation
+    a = tables.AttestationRow
     found = select(col(a.digest)).where(col(a.digest) == attestation, within(caller, action))
     return session.execute(found).first() is not None
 

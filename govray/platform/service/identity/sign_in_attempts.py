@@ -35,7 +35,7 @@ _FORM = 43
 
 
 @dataclass(frozen=True)
-class Attempt:
+class BrowserSignIn:
     """One sign-in of one browser. ``following`` is the path to go on to."""
 
     secret: str = field(repr=False)
@@ -65,9 +65,9 @@ class Attempt:
         return _text(hmac.digest(self.secret.encode(), label.encode(), "sha256"))
 
 
-def begin(session: Session, following: str, *, at: datetime) -> Attempt:
+def begin(session: Session, following: str, *, at: datetime) -> BrowserSignIn:
     """A new attempt. Those that ended are forgotten."""
-    attempt = Attempt(secrets.token_urlsafe(32), following)
+    attempt = BrowserSignIn(secrets.token_urlsafe(32), following)
     connection = session.connection()
     connection.execute(delete(SignInAttempt).where(col(SignInAttempt.expires) <= format_time(at)))
     count = connection.execute(select(func.count()).select_from(SignInAttempt)).scalar_one()
@@ -86,11 +86,11 @@ def begin(session: Session, following: str, *, at: datetime) -> Attempt:
     return attempt
 
 
-def take(session: Session, secret: str, state: str, *, at: datetime) -> Attempt | None:
+def take(session: Session, secret: str, state: str, *, at: datetime) -> BrowserSignIn | None:
     """The attempt of a browser, which then is over; None if ``state`` answers none.
     Of two that take one, one gets it. A ``state`` of another attempt ends nothing."""
     if len(secret) != _FORM or not hmac.compare_digest(
-        Attempt(secret).state.encode(), state.encode()
+        BrowserSignIn(secret).state.encode(), state.encode()
     ):
         return None
     row = session.get(SignInAttempt, _digest(secret))
@@ -103,7 +103,7 @@ def take(session: Session, secret: str, state: str, *, at: datetime) -> Attempt 
     )
     if done.rowcount != 1 or expires <= format_time(at):
         return None
-    return Attempt(secret, following)
+    return BrowserSignIn(secret, following)
 
 
 def _digest(secret: str) -> str:

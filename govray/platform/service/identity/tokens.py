@@ -21,7 +21,7 @@ from sqlmodel import Session, col, select
 from govray.errors import UsageError
 from govray.governance.formats.document import format_time, parse_time
 from govray.platform.service.identity.caller import ROLES, SCOPES, Caller
-from govray.platform.store.tables import Token, User
+from govray.platform.store.tables import Token, UserRow
 
 PREFIX = "govr_"
 SECRET_BYTES = 32
@@ -35,7 +35,7 @@ class NotAccepted(Exception):
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedToken:
     """A token that was accepted, and until when it may be remembered without a new look."""
 
     caller: Caller
@@ -47,14 +47,14 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def accept(session: Session, text: str, *, at: datetime) -> Accepted:
+def accept(session: Session, text: str, *, at: datetime) -> AcceptedToken:
     """The caller that ``text`` stands for. Raises `NotAccepted`."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotAccepted("This is no token of this service")
     id_, secret = form.groups()
     row = session.exec(
-        select(Token, User).where(Token.id == id_, User.name == Token.user)
+        select(Token, UserRow).where(Token.id == id_, UserRow.name == Token.user)
     ).one_or_none()
     # An unknown id costs the same comparison as a wrong secret, and reads the same.
     kept = row[0].secret_sha256 if row else digest("")
@@ -64,7 +64,7 @@ def accept(session: Session, text: str, *, at: datetime) -> Accepted:
     return standing(user, token, at=at)
 
 
-def standing(user: User, token: Token, *, at: datetime) -> Accepted:
+def standing(user: UserRow, token: Token, *, at: datetime) -> AcceptedToken:
     """The caller that a token stands for whose secret is known to be right."""
     if token.revoked is not None:
         raise NotAccepted("The token was revoked")
@@ -73,10 +73,10 @@ def standing(user: User, token: Token, *, at: datetime) -> Accepted:
         raise NotAccepted(f"The token expired at {token.expires}")
     if user.disabled:
         raise NotAccepted("The user is disabled")
-    return Accepted(caller_of(user, token), expires)
+    return AcceptedToken(caller_of(user, token), expires)
 
 
-def caller_of(user: User, token: Token) -> Caller:
+def caller_of(user: UserRow, token: Token) -> Caller:
     """The caller that a row of each stand for."""
     role = next((each for each in ROLES if each == user.role and each != "public"), None)
     if role is None:
@@ -119,7 +119,7 @@ def new(
         )
     if not 1 <= days <= 3650:
         raise UsageError("a token lasts 1 to 3650 days")
-    row = session.get(User, user) or _new_user(session, user, role, supplier, at)
+    row = session.get(UserRow, user) or _new_user(session, user, role, supplier, at)
     if role not in (None, row.role) or supplier not in (None, row.supplier):
         raise UsageError(
             f"the user has the role {row.role}"
@@ -146,7 +146,7 @@ def new(
 
 def _new_user(
     session: Session, name: str, role: str | None, supplier: str | None, at: datetime
-) -> User:
+) -> UserRow:
     roles = [each for each in ROLES if each != "public"]
     if role not in roles:
         raise UsageError(
@@ -164,7 +164,7 @@ def _new_user(
             where=name,
             do="Give --supplier with the authority that issues its credentials",
         )
-    user = User(name=name, role=role, supplier=supplier, created=format_time(at))
+    user = UserRow(name=name, role=role, supplier=supplier, created=format_time(at))
     session.add(user)
     session.flush()
     return user
@@ -188,9 +188,9 @@ def row(session: Session, text: str) -> Token:
 def listed(session: Session, *, at: datetime) -> list[dict[str, Any]]:
     """Users and their tokens, by name and time of making; a user without one has no ``id``."""
     statement = (
-        select(User, Token)
-        .outerjoin(Token, col(Token.user) == col(User.name))
-        .order_by(col(User.name), col(Token.created), col(Token.id))
+        select(UserRow, Token)
+        .outerjoin(Token, col(Token.user) == col(UserRow.name))
+        .order_by(col(UserRow.name), col(Token.created), col(Token.id))
     )
     return [
         {
@@ -207,7 +207,7 @@ def listed(session: Session, *, at: datetime) -> list[dict[str, Any]]:
     ]
 
 
-def _state(user: User, token: Token | None, at: datetime) -> str:
+def _state(user: UserRow, token: Token | None, at: datetime) -> str:
     if user.disabled:
         return "disabled"
     if token is None:

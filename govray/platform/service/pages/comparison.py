@@ -43,7 +43,7 @@ from govray.platform.service.visible.visible_models import (
     policy_document,
 )
 from govray.platform.store.lineage import Lineage
-from govray.platform.store.tables import Attestation, Experiment, Run
+from govray.platform.store.tables import AttestationRow, ExperimentRow, RunRow
 
 MOST_COMPARED = 3
 """Policies that are compared with the first; each comparison takes time."""
@@ -238,9 +238,9 @@ class ComparedRun:
     name: str
     label: str
     href: str
-    run: Run | None
-    experiment: Experiment | None
-    attestation: Attestation | None
+    run: RunRow | None
+    experiment: ExperimentRow | None
+    attestation: AttestationRow | None
     lineage: Lineage | None
 
     @property
@@ -322,18 +322,20 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
     runs = {
         row.Run.id: row
         for row in visit.session.execute(
-            select(Run, Experiment)
-            .join(Experiment, col(Experiment.id) == col(Run.experiment))
-            .where(col(Run.id).in_(which), visible_runs.runs(visit.caller))
+            select(RunRow, ExperimentRow)
+            .join(ExperimentRow, col(ExperimentRow.id) == col(RunRow.experiment))
+            .where(col(RunRow.id).in_(which), visible_runs.runs(visit.caller))
         )
     }
     # Of several attestations of a run, the one that was finished last.
     attested = {
         row.run: row
         for row in visit.session.execute(
-            select(Attestation)
-            .where(col(Attestation.run).in_(which), visible_models.whole_attestations(visit.caller))
-            .order_by(col(Attestation.finished), col(Attestation.digest))
+            select(AttestationRow)
+            .where(
+                col(AttestationRow.run).in_(which), visible_models.whole_attestations(visit.caller)
+            )
+            .order_by(col(AttestationRow.finished), col(AttestationRow.digest))
         ).scalars()
     }
     found = []
@@ -399,7 +401,7 @@ def _curves(
     }
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: RunRow) -> dict[str, Any]:
     return dict(run.hyperparameters) | {
         "steps planned": run.max_steps,
         "workers": run.world_size,
@@ -413,7 +415,7 @@ def _configured(sides: Sequence[ComparedRun]) -> list[ComparedRow]:
     return [row for row in rows if row.differs]
 
 
-def _environment(row: Attestation | None) -> dict[str, Any]:
+def _environment(row: AttestationRow | None) -> dict[str, Any]:
     """The environment that a stored attestation states; the rest of it is not read again."""
     if row is None:
         return {}

@@ -18,7 +18,7 @@ from govray.platform.service.pages.shared_queries import attestation_href, versi
 from govray.platform.service.routes.corpora import Use, signed_credentials, uses_of
 from govray.platform.service.visible.visible_corpora import credentials, find_corpus, own_corpora
 from govray.platform.service.visible.visible_corpora import uses as visible_uses
-from govray.platform.store.tables import Corpus, CorpusUse, Credential
+from govray.platform.store.tables import Corpus, CorpusUseRow, CredentialRow
 
 router = APIRouter(dependencies=[needs("data")])
 
@@ -35,17 +35,19 @@ def listing(
     newest = {
         each.corpus: each
         for each in visit.session.execute(
-            select(Credential)
-            .where(col(Credential.corpus).in_(names), credentials(visit.caller))
-            .order_by(col(Credential.valid_from))
+            select(CredentialRow)
+            .where(col(CredentialRow.corpus).in_(names), credentials(visit.caller))
+            .order_by(col(CredentialRow.valid_from))
         ).scalars()
     }
     counted = visit.session.execute(
-        select(col(CorpusUse.corpus), func.count())
+        select(col(CorpusUseRow.corpus), func.count())
         .where(
-            col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0, visible_uses(visit.caller)
+            col(CorpusUseRow.corpus).in_(names),
+            col(CorpusUseRow.tokens) > 0,
+            visible_uses(visit.caller),
         )
-        .group_by(col(CorpusUse.corpus))
+        .group_by(col(CorpusUseRow.corpus))
     )
     return render(
         visit,

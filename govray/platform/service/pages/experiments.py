@@ -61,12 +61,12 @@ from govray.platform.store.experiment_tags import check_tags, tags_of
 from govray.platform.store.queue_entries import ENDED, goes_on
 from govray.platform.store.states import ExperimentState
 from govray.platform.store.tables import (
-    Attestation,
-    Checkpoint,
-    Decision,
-    Deletion,
-    Experiment,
-    Run,
+    AttestationRow,
+    CheckpointRow,
+    DecisionRow,
+    DeletionRow,
+    ExperimentRow,
+    RunRow,
 )
 from govray.platform.wire.answers import MOST_RUNS
 from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, newest, one
@@ -130,9 +130,9 @@ def latest(visit: Visit) -> list[tuple[Any, int]]:
 
 def _counted(session: Session, rows: Sequence[Any]) -> list[tuple[Any, int]]:
     counted = session.execute(
-        select(col(Run.experiment), func.count())
-        .where(col(Run.experiment).in_([row.id for row in rows]))
-        .group_by(col(Run.experiment))
+        select(col(RunRow.experiment), func.count())
+        .where(col(RunRow.experiment).in_([row.id for row in rows]))
+        .group_by(col(RunRow.experiment))
     )
     runs = {row[0]: row[1] for row in counted}
     return [(row, runs.get(row.id, 0)) for row in rows]
@@ -185,9 +185,9 @@ def experiment_page(
     """The page of an experiment. ``tags_given``: what the form of tags has; None: the tags that
     there are. ``tags_wrong``: why that was refused, so that the answer is a 422."""
     experiment = known.id
-    own = col(Run.experiment) == experiment
+    own = col(RunRow.experiment) == experiment
     runs = visit.session.scalars(
-        select(Run).where(own).order_by(col(Run.started), col(Run.id)).limit(MOST_RUNS)
+        select(RunRow).where(own).order_by(col(RunRow.started), col(RunRow.id)).limit(MOST_RUNS)
     ).all()
     decisions = _decisions(visit.session, own)
     trained = [run for run in runs if run.replay_of is None]
@@ -208,7 +208,7 @@ def experiment_page(
         tags_given=" ".join(tags) if tags_given is None else tags_given,
         tags_wrong=tags_wrong,
         most_tags=MOST_TAGS,
-        models=model_rows(visit, col(Attestation.run).in_(select(col(Run.id)).where(own)))[0],
+        models=model_rows(visit, col(AttestationRow.run).in_(select(col(RunRow.id)).where(own)))[0],
         running=known.state not in ENDED,
         chart=loss_curve(visit.session, trained),
         trained=trained,
@@ -227,19 +227,19 @@ def experiment_page(
     )
 
 
-def _decisions(session: Session, whose: ColumnElement[bool]) -> Sequence[Decision]:
-    """``whose``: a condition on `Run`."""
-    d = Decision
-    statement = select(d).join(Run, col(Run.id) == col(d.run)).where(whose, told_once())
+def _decisions(session: Session, whose: ColumnElement[bool]) -> Sequence[DecisionRow]:
+    """``whose``: a condition on `RunRow`."""
+    d = DecisionRow
+    statement = select(d).join(RunRow, col(RunRow.id) == col(d.run)).where(whose, told_once())
     statement = statement.order_by(col(d.step), col(d.run), col(d.number), col(d.source))
     return session.scalars(statement.limit(MOST_DECISIONS)).all()
 
 
-def _linked(visit: Visit, decisions: Sequence[Decision]) -> frozenset[str]:
+def _linked(visit: Visit, decisions: Sequence[DecisionRow]) -> frozenset[str]:
     return linked_corpora(visit, [each.corpus for each in decisions if each.corpus])
 
 
-def varied(runs: Sequence[Run]) -> list[str]:
+def varied(runs: Sequence[RunRow]) -> list[str]:
     names = sorted({name for run in runs for name in run.hyperparameters})
     return [name for name in names if len({str(run.hyperparameters.get(name)) for run in runs}) > 1]
 
@@ -255,27 +255,29 @@ def of_run(
     deletes = deletions.may_delete(visit, known.experiment)
     lines = lines_of(visit.session, run, first=view.first, last=view.last)
     live = goes_on(visit.session, known)
-    decisions = _decisions(visit.session, col(Run.id) == run)
+    decisions = _decisions(visit.session, col(RunRow.id) == run)
     checkpoints = visit.session.scalars(
-        select(Checkpoint).where(col(Checkpoint.run) == run).order_by(col(Checkpoint.step))
+        select(CheckpointRow).where(col(CheckpointRow.run) == run).order_by(col(CheckpointRow.step))
     )
-    own, readable = col(Run.id) == known.replay_of, visible_runs.runs(visit.caller)
-    replayed = select(col(Run.id)).where(own, readable)
+    own, readable = col(RunRow.id) == known.replay_of, visible_runs.runs(visit.caller)
+    replayed = select(col(RunRow.id)).where(own, readable)
     attested = visit.session.scalars(
-        select(Attestation).where(col(Attestation.run) == run, whole_attestations(visit.caller))
+        select(AttestationRow).where(
+            col(AttestationRow.run) == run, whole_attestations(visit.caller)
+        )
     )
     return render(
         visit,
         "run.html",
         run=known,
-        experiment=visit.session.get(Experiment, known.experiment),
+        experiment=visit.session.get(ExperimentRow, known.experiment),
         view=view,
         charts=curves(lines),
         thinned=any(line.thinned for line in lines.values()),
         most=MOST_POINTS,
         lines=sorted(lines.items(), key=lambda item: item[0][::-1]),
         live=live,
-        deletion=visit.session.get(Deletion, run),
+        deletion=visit.session.get(DeletionRow, run),
         deletes=deletes and not live,
         asked=ask,
         stream=f"/v1/runs/{run}/metrics/stream" if live else None,
@@ -285,7 +287,7 @@ def of_run(
         show_run=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
-        models=model_rows(visit, col(Attestation.run) == run)[0],
+        models=model_rows(visit, col(AttestationRow.run) == run)[0],
         running=live,
         figures=newest(folder_of(visit.session, known)),
         bars=bars,
@@ -368,7 +370,7 @@ def _newest(kept: Sequence[run_logs.KeptLog]) -> str:
     return of_rank[-1] if of_rank else kept[0].name if kept else ""
 
 
-def _tail(session: Session, runs: Sequence[Run]) -> dict[str, Any] | None:
+def _tail(session: Session, runs: Sequence[RunRow]) -> dict[str, Any] | None:
     """The last lines of what the newest of the runs printed."""
     if not runs:
         return None

@@ -62,7 +62,7 @@ from govray.platform.store import registry, tables
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.promotion_gates import failures
 from govray.platform.store.registry import STAGES
-from govray.platform.store.tables import Attestation, ModelVersion, TrustRoot
+from govray.platform.store.tables import AttestationRow, ModelVersion, TrustRootRow
 
 ClosedSteps: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -169,7 +169,7 @@ def of_attestation(
 
 def _page(
     visit: Visit,
-    row: tables.Attestation,
+    row: tables.AttestationRow,
     version: tables.ModelVersion | None,
     rows: str,
     named: str,
@@ -191,7 +191,7 @@ def _page(
     ):
         profiles = entropy_profiles(visit.session, row.run)
     depth_groups, depth = depth_rows(document)
-    of_run = select(tables.Run).where(col(tables.Run.id) == row.run, runs(visit.caller))
+    of_run = select(tables.RunRow).where(col(tables.RunRow.id) == row.run, runs(visit.caller))
     indexed = visit.session.exec(of_run).first()
     own = corpora_of(visit.session, visit.caller, row.digest)
     audits = audits_of(visit.session, row.digest, own, most=MOST_AUDITS)
@@ -208,7 +208,7 @@ def _page(
         whole=whole,
         staff=is_within(visit.session, visit.caller, row.digest),
         run=row.run if indexed else None,
-        experiment=visit.session.get(tables.Experiment, indexed.experiment) if indexed else None,
+        experiment=visit.session.get(tables.ExperimentRow, indexed.experiment) if indexed else None,
         attestations=[row] if whole else [],
         totals=_totals(document),
         map=heat_map(
@@ -235,7 +235,7 @@ def _page(
 def _named(
     document: Lineage,
     findings: Findings | None,
-    audits: Sequence[tuple[tables.MemorizationManifest, MemorizationManifest]],
+    audits: Sequence[tuple[tables.MemorizationManifestRow, MemorizationManifest]],
 ) -> set[str]:
     named = {each.corpus for each in document.corpora}
     named |= {each.corpus for each in findings.decisions} if findings else set()
@@ -280,7 +280,9 @@ def stages_after(visit: Visit, version: ModelVersion | None) -> list[str]:
     return sorted(STAGES[version.stage], key=get_args(Stage).index)
 
 
-def _registers(visit: Visit, row: tables.Attestation, version: ModelVersion | None) -> str | None:
+def _registers(
+    visit: Visit, row: tables.AttestationRow, version: ModelVersion | None
+) -> str | None:
     """The page that registers the attestation, or changes the version, if the caller may."""
     try:
         if not visit.caller.has("write"):
@@ -403,8 +405,8 @@ def _gates(visit: Visit, row: ModelVersion, stage: Stage) -> tuple[list[dict[str
         return [], "", ""
     try:
         policy = routes.promotion_policy(visit.request).document
-        digest = session.get_one(Attestation, row.attestation).trust_root
-        root = session.get_one(TrustRoot, digest).name
+        digest = session.get_one(AttestationRow, row.attestation).trust_root
+        root = session.get_one(TrustRootRow, digest).name
         state.revocations.look().require(row.attestation, root)
         evidence = registry.evidence(session, row.attestation)
     except GovrayError as error:

@@ -20,7 +20,7 @@ from govray.errors import Refused
 from govray.governance.submission.submission import MOST_TAGS, PRIORITY, WORD
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import DEFAULT, Asked
+from govray.platform.service.acting.acting import DEFAULT, SentExperiment
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.access import Caller, needs
@@ -53,7 +53,7 @@ class Filled:
     overrides: str = ""
     key: str = ""
 
-    def asked(self) -> Asked:
+    def asked(self) -> SentExperiment:
         for field in ("project", "pool"):
             value = getattr(self, field)
             if value and not re.fullmatch(WORD, value):
@@ -70,7 +70,7 @@ class Filled:
         tags = tuple(self.tags.replace(",", " ").split())
         if len(tags) > MOST_TAGS:
             raise not_valid("tags", f"at most {MOST_TAGS}")
-        return Asked(
+        return SentExperiment(
             file=None if self.fork else self.file,
             fork_of=self.fork or None,
             overrides=overrides,

@@ -22,7 +22,7 @@ from govray.platform.service.routes.records import answer_of
 from govray.platform.service.visible.visible_corpora import own_corpora
 from govray.platform.service.visible.visible_models import attestations, ledgers
 from govray.platform.service.visible.visible_runs import runs
-from govray.platform.store.tables import Attestation, Corpus, Ledger, Run
+from govray.platform.store.tables import AttestationRow, Corpus, LedgerRow, RunRow
 
 router = APIRouter()
 
@@ -41,15 +41,15 @@ def overview(visit: VisitDep) -> HTMLResponse:
 def _totals(visit: Visit) -> list[tuple[str, int]]:
     caller, counting = visit.caller, select(func.count())
     counted = {
-        "attested models": counting.select_from(Attestation).where(attestations(caller)),
-        "ledgers": counting.select_from(Ledger).where(ledgers(caller)),
+        "attested models": counting.select_from(AttestationRow).where(attestations(caller)),
+        "ledgers": counting.select_from(LedgerRow).where(ledgers(caller)),
     }
     if somewhere(caller, "data"):
         counted["corpora"] = counting.select_from(Corpus).where(own_corpora(caller))
     if somewhere(caller, "view"):
-        counted["runs"] = counting.select_from(Run).where(runs(caller))
+        counted["runs"] = counting.select_from(RunRow).where(runs(caller))
     if everywhere(caller, "view"):
-        counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
+        counted["ledger entries"] = select(func.coalesce(func.sum(col(LedgerRow.size)), 0))
     return [(name, visit.session.execute(query).scalar_one()) for name, query in counted.items()]
 
 

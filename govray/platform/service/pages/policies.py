@@ -28,7 +28,7 @@ router = APIRouter()
 
 @router.get("/policies")
 def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
-    p = tables.Policy
+    p = tables.PolicyRow
     readable = select(p).where(policies(visit.caller))
     rows, after = page.rows(visit.session, readable, [p.name, p.version, p.digest])
     return render(visit, "policies.html", policies=rows, after=after)
@@ -38,7 +38,7 @@ def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
 def of_policy(visit: VisitDep, digest: DigestPath) -> HTMLResponse:
     row = find_policy(visit.session, visit.caller, digest)
     document = policy_document(row)
-    p, a = tables.Policy, tables.Attestation
+    p, a = tables.PolicyRow, tables.AttestationRow
     of_name = select(p).where(col(p.name) == row.name, policies(visit.caller))
     under = select(a).where(col(a.policy) == row.digest, whole_attestations(visit.caller))
     return render(

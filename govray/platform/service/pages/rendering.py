@@ -22,7 +22,7 @@ from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.rights import somewhere
 from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visible_models import policies
-from govray.platform.store.tables import Policy
+from govray.platform.store.tables import PolicyRow
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -172,7 +172,9 @@ def render(visit: Visit, name: str, *, status: int = 200, **values: Any) -> HTML
 
 def _opens_policy(visit: Visit, digest: str) -> bool:
     """Whether the page of this policy is there, and for who visits."""
-    readable = select(Policy.digest).where(col(Policy.digest) == digest, policies(visit.caller))
+    readable = select(PolicyRow.digest).where(
+        col(PolicyRow.digest) == digest, policies(visit.caller)
+    )
     return visit.session.scalar(readable) is not None
 
 

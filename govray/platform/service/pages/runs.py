@@ -23,7 +23,7 @@ from govray.platform.service.routes.runs import RUN_ORDERS, run_order
 from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.store.experiment_tags import tags_of
 from govray.platform.store.states import RunState
-from govray.platform.store.tables import Experiment, ExperimentTag, Policy, Run
+from govray.platform.store.tables import ExperimentRow, ExperimentTag, PolicyRow, RunRow
 
 MOST_CHOICES = 200
 """Of the names that a filter suggests."""
@@ -56,24 +56,27 @@ class RunFilter:
         if self.named:
             statement = statement.where(
                 or_(
-                    col(Run.id).icontains(self.named, autoescape=True),
-                    col(Experiment.name).icontains(self.named, autoescape=True),
-                    col(Experiment.description).icontains(self.named, autoescape=True),
+                    col(RunRow.id).icontains(self.named, autoescape=True),
+                    col(ExperimentRow.name).icontains(self.named, autoescape=True),
+                    col(ExperimentRow.description).icontains(self.named, autoescape=True),
                 )
             )
         if self.state:
-            statement = statement.where(col(Run.state) == RunState(self.state))
-        for column, value in ((Experiment.project, self.project), (Experiment.user, self.user)):
+            statement = statement.where(col(RunRow.state) == RunState(self.state))
+        for column, value in (
+            (ExperimentRow.project, self.project),
+            (ExperimentRow.user, self.user),
+        ):
             if value:
                 statement = statement.where(col(column) == value)
         if self.policy:
-            called = select(col(Policy.digest)).where(col(Policy.name) == self.policy)
+            called = select(col(PolicyRow.digest)).where(col(PolicyRow.name) == self.policy)
             statement = statement.where(
-                or_(col(Run.policy) == self.policy, col(Run.policy).in_(called))
+                or_(col(RunRow.policy) == self.policy, col(RunRow.policy).in_(called))
             )
         if self.tag:
             tagged = select(col(ExperimentTag.experiment)).where(col(ExperimentTag.tag) == self.tag)
-            statement = statement.where(col(Run.experiment).in_(tagged))
+            statement = statement.where(col(RunRow.experiment).in_(tagged))
         return statement
 
 
@@ -116,32 +119,32 @@ def run_rows(
     key = run_order(sort, down=down)
     statement = wanted.of(
         select(
-            col(Run.id),
-            col(Run.state),
-            col(Run.step),
-            col(Run.max_steps),
-            col(Run.loss),
-            col(Run.started),
-            col(Run.experiment),
-            col(Experiment.name),
-            col(Experiment.project),
-            col(Experiment.user),
+            col(RunRow.id),
+            col(RunRow.state),
+            col(RunRow.step),
+            col(RunRow.max_steps),
+            col(RunRow.loss),
+            col(RunRow.started),
+            col(RunRow.experiment),
+            col(ExperimentRow.name),
+            col(ExperimentRow.project),
+            col(ExperimentRow.user),
             key,
         )
-        .join(Experiment, col(Experiment.id) == col(Run.experiment))
-        .where(visible_runs.runs(visit.caller), visible_runs.in_a_project(Experiment.project))
+        .join(ExperimentRow, col(ExperimentRow.id) == col(RunRow.experiment))
+        .where(visible_runs.runs(visit.caller), visible_runs.in_a_project(ExperimentRow.project))
     )
-    return page.rows(visit.session, statement, [key, col(Run.id)], descending=down)
+    return page.rows(visit.session, statement, [key, col(RunRow.id)], descending=down)
 
 
 def _choices(visit: Visit) -> dict[str, list[str]]:
     """What the filters suggest, of what the caller may read: the first names of each."""
     readable = visible_runs.experiments(visit.caller)
-    tagged = select(col(Experiment.id)).where(readable)
+    tagged = select(col(ExperimentRow.id)).where(readable)
     columns: dict[str, tuple[Any, ColumnElement[bool]]] = {
-        "project": (Experiment.project, readable),
-        "user": (Experiment.user, readable),
-        "policy": (Policy.name, visible_models.policies(visit.caller)),
+        "project": (ExperimentRow.project, readable),
+        "user": (ExperimentRow.user, readable),
+        "policy": (PolicyRow.name, visible_models.policies(visit.caller)),
         "tag": (ExperimentTag.tag, col(ExperimentTag.experiment).in_(tagged)),
     }
     return {

@@ -24,7 +24,7 @@ from govray.platform.service.visible.visible_models import (
 )
 from govray.platform.store import tables
 from govray.platform.store.reverifications import newest
-from govray.platform.store.tables import Attestation, ModelVersion, Reverification
+from govray.platform.store.tables import AttestationRow, ModelVersion, Reverification
 
 LATEST = 8
 
@@ -34,11 +34,11 @@ ModelRow = dict[str, str | None]
 _WHOLE = ("run", "signer", "assurance", "finished")
 """What only those see of a model who read its attestation whole."""
 _LISTED: tuple[Any, ...] = (
-    *(getattr(Attestation, name) for name in ("digest", "name", "started", "public", *_WHOLE)),
-    col(tables.TrustRoot.name).label("root_name"),
-    col(tables.TrustRoot.version).label("root_version"),
-    col(tables.Policy.name).label("policy_name"),
-    col(tables.Policy.version).label("policy_version"),
+    *(getattr(AttestationRow, name) for name in ("digest", "name", "started", "public", *_WHOLE)),
+    col(tables.TrustRootRow.name).label("root_name"),
+    col(tables.TrustRootRow.version).label("root_version"),
+    col(tables.PolicyRow.name).label("policy_name"),
+    col(tables.PolicyRow.version).label("policy_version"),
 )
 
 
@@ -51,7 +51,7 @@ def model_rows(
     visit: Visit, which: ColumnElement[bool] | None = None, *, page: Page | None = None
 ) -> tuple[list[ModelRow], str | None]:
     """The newest models that the caller may read of, and the cursor of what follows. ``which``: a
-    condition on `Attestation`.
+    condition on `AttestationRow`.
 
     Each registered version is a row, so an attestation registered under two names has two rows. An
     unregistered one is a row too. A supplier's are in the order of their digests: when a run began
@@ -59,7 +59,7 @@ def model_rows(
     """
     statement = (
         _models(visit, _MODEL, _VERSION, col(ModelVersion.stage))
-        .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
+        .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(AttestationRow.digest))
         .where(attestations(visit.caller), true() if which is None else which)
     )
     columns = (*attestation_order(visit.caller), _MODEL, _VERSION)
@@ -78,7 +78,7 @@ def version_rows(visit: Visit, model: str, page: Page) -> tuple[list[ModelRow], 
     columns: list[Any] = [v.major, v.minor, v.patch]
     statement = (
         _models(visit, *columns, col(v.model), col(v.version), col(v.stage))
-        .join(v, col(v.attestation) == col(Attestation.digest))
+        .join(v, col(v.attestation) == col(AttestationRow.digest))
         .where(col(v.model) == model, versions(visit.caller))
     )
     rows, following = page.rows(visit.session, statement, columns, descending=True)
@@ -87,9 +87,9 @@ def version_rows(visit: Visit, model: str, page: Page) -> tuple[list[ModelRow], 
 
 def _models(visit: Visit, *more: Any) -> Any:
     listed = select(*_LISTED, within(visit.caller).label("within"), *more)
-    root, policy = tables.TrustRoot, tables.Policy
-    listed = listed.join(root, col(root.digest) == col(Attestation.trust_root))
-    return listed.join(policy, col(policy.digest) == col(Attestation.policy))
+    root, policy = tables.TrustRootRow, tables.PolicyRow
+    listed = listed.join(root, col(root.digest) == col(AttestationRow.trust_root))
+    return listed.join(policy, col(policy.digest) == col(AttestationRow.policy))
 
 
 def _listed(visit: Visit, rows: Sequence[Row[Any]]) -> list[ModelRow]:
@@ -124,9 +124,9 @@ class Verdict:
     why: str
 
 
-def verdict_of(visit: Visit, row: Attestation) -> Verdict:
+def verdict_of(visit: Visit, row: AttestationRow) -> Verdict:
     """The verdict on an attestation that the caller may read of."""
-    root = visit.session.get_one(tables.TrustRoot, row.trust_root)
+    root = visit.session.get_one(tables.TrustRootRow, row.trust_root)
     again = newest(visit.session, [row.digest]).get(row.digest)
     found = _verdict(visit, row.digest, root.name, root.version, again)
     if found.word != "VERIFIED":

@@ -24,8 +24,8 @@ from govray.platform.service.identity.caller import PUBLIC, Caller
 from govray.platform.service.identity.code_flow import CALLBACK, LONGEST_CODE, CodeFlow
 from govray.platform.service.identity.provider_address import NoAnswer
 from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE
-from govray.platform.service.identity.sign_in_attempts import Attempt
-from govray.platform.service.identity.tokens import Accepted, NotAccepted
+from govray.platform.service.identity.sign_in_attempts import BrowserSignIn
+from govray.platform.service.identity.tokens import AcceptedToken, NotAccepted
 from govray.platform.service.pages.form_fields import form_of, from_own_page
 from govray.platform.service.pages.rendering import HEADERS, page
 
@@ -140,7 +140,7 @@ async def begin(request: Request, next: Annotated[str, Query(max_length=2048)] =
     gate: AccessGate = request.app.state.gate
     gate.begin_attempt(request)
 
-    def begun() -> tuple[Attempt, str]:
+    def begun() -> tuple[BrowserSignIn, str]:
         with Session(request.app.state.engine) as session:
             at = request.app.state.clock()
             attempt = sign_in_attempts.begin(session, own_path(next), at=at)
@@ -175,7 +175,7 @@ async def come_back(
     gate: AccessGate = request.app.state.gate
     secret = session_cookie.read(request, ATTEMPT)
 
-    def done() -> tuple[Attempt, Caller]:
+    def done() -> tuple[BrowserSignIn, Caller]:
         with Session(request.app.state.engine) as session:
             at = request.app.state.clock()
             attempt = sign_in_attempts.take(session, secret or "", state or "", at=at)
@@ -198,7 +198,7 @@ async def come_back(
         raise _unanswered(unanswered) from None
     except NotAccepted as refused:
         raise Problem(401, "Not signed in", str(refused), AGAIN) from None
-    accepted = Accepted(found, request.app.state.clock() + LASTS)
+    accepted = AcceptedToken(found, request.app.state.clock() + LASTS)
     response = page(request, found, "signed_in.html", following=attempt.following)
     session_cookie.remove(request, response, ATTEMPT)
     await give(request, response, await gate.begin(accepted), secure=flow.secure)

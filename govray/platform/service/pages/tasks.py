@@ -40,7 +40,7 @@ from govray.platform.service.visible.visible_runs import entries
 from govray.platform.store import queue_entries
 from govray.platform.store.leases import standstill
 from govray.platform.store.states import ExperimentState
-from govray.platform.store.tables import Project, QueueEntry
+from govray.platform.store.tables import ProjectRow, QueueEntry
 from govray.platform.tasks.task_file import KINDS, LONGEST_IDLE, SHOWN
 
 router = APIRouter(dependencies=[needs("view")])
@@ -189,7 +189,7 @@ def _allowed(visit: Visit, rows: Sequence[Any]) -> set[str]:
     """Of these the ones that ``caller`` may open and stop: its own, and an admin's."""
     if not may_start(visit.caller):
         return set()
-    p = Project
+    p = ProjectRow
     # Held while `may_act` looks each of them up, so that it asks the store for none.
     held = visit.session.exec(select(p).where(col(p.name).in_({row.project for row in rows}))).all()
     known: dict[tuple[str, str], bool] = {}

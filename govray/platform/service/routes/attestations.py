@@ -38,7 +38,7 @@ from govray.platform.service.visible.visible_models import (
     whole_attestations,
 )
 from govray.platform.store import tables
-from govray.platform.store.tables import Attestation, Subject
+from govray.platform.store.tables import AttestationRow, SubjectRow
 from govray.platform.wire.answers import AttestationItem
 
 router = APIRouter(tags=["attestations"])
@@ -153,12 +153,12 @@ def listing(
 ) -> Listing[AttestationItem]:
     """The attestations that you may read, the newest first."""
     caller = visit.caller
-    listed = columns_of(Attestation, AttestationItem)
+    listed = columns_of(AttestationRow, AttestationItem)
     statement: Any = select(*listed, within(caller).label("within")).where(attestations(caller))
     if (run, since, before) != (None, None, None):
         statement = statement.where(whole_attestations(caller))
-    statement = filtered(statement, (Attestation.run, run), (Attestation.name, name))
-    statement = started_between(statement, Attestation.started, since, before)
+    statement = filtered(statement, (AttestationRow.run, run), (AttestationRow.name, name))
+    statement = started_between(statement, AttestationRow.started, since, before)
     lists: Lists = visit.request.app.state.revocations
     revoked = lists.look().revoked
 
@@ -178,16 +178,19 @@ def by_subject(visit: VisitDep, sha256: Sha256) -> Subjects:
     digest = sha256.removeprefix("sha256:")
     rows = visit.session.execute(
         select(
-            col(Subject.attestation),
-            col(Subject.name),
-            col(Attestation.run),
-            col(Attestation.public),
+            col(SubjectRow.attestation),
+            col(SubjectRow.name),
+            col(AttestationRow.run),
+            col(AttestationRow.public),
         )
-        .join(Attestation, col(Attestation.digest) == col(Subject.attestation))
+        .join(AttestationRow, col(AttestationRow.digest) == col(SubjectRow.attestation))
         .where(
-            col(Subject.sha256).in_([digest, full_digest(digest)]), whole_attestations(visit.caller)
+            col(SubjectRow.sha256).in_([digest, full_digest(digest)]),
+            whole_attestations(visit.caller),
         )
-        .order_by(col(Attestation.started).desc(), col(Subject.attestation), col(Subject.name))
+        .order_by(
+            col(AttestationRow.started).desc(), col(SubjectRow.attestation), col(SubjectRow.name)
+        )
         .limit(200)
     ).all()
     return Subjects(sha256=digest, items=[SubjectItem.model_validate(row) for row in rows])
@@ -199,8 +202,10 @@ async def envelope(
 ) -> Response:
     """The exact bytes of an attestation, for those who may read it whole."""
     statement = select(
-        col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
-    ).where(col(Attestation.digest) == full_digest(digest), whole_attestations(visit.caller))
+        col(AttestationRow.envelope),
+        col(AttestationRow.envelope_digest),
+        col(AttestationRow.public),
+    ).where(col(AttestationRow.digest) == full_digest(digest), whole_attestations(visit.caller))
     row = await asked(visit.session, lambda: visit.session.execute(statement).one_or_none())
     if row is None:
         raise absent(visit.caller, "attestation", digest, SEE_MODELS)
@@ -289,7 +294,7 @@ def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
     Each is tried alone first, since some envelopes need no delegation. Then it is tried with each
     model's set of delegations, since sets may contradict each other.
     """
-    root, table = tables.TrustRoot, tables.Delegations
+    root, table = tables.TrustRootRow, tables.Delegations
     order = (col(root.version).desc(), col(root.digest).desc())
     place = func.row_number().over(partition_by=col(root.name), order_by=order)
     ranked = select(col(root.digest), place.label("place")).subquery()
@@ -329,8 +334,8 @@ def _told(visit: Visit, check: EnvelopeCheck, at: datetime) -> CheckAnswer:
         attested is not None
         and visit.session.execute(
             select(func.count())
-            .select_from(Attestation)
-            .where(col(Attestation.digest) == attested.digest, whole_attestations(visit.caller))
+            .select_from(AttestationRow)
+            .where(col(AttestationRow.digest) == attested.digest, whole_attestations(visit.caller))
         ).scalar_one()
     )
     return CheckAnswer(

@@ -25,11 +25,11 @@ from govray.platform.service.visible.visible_corpora import credentials, find_co
 from govray.platform.service.visible.visible_corpora import uses as visible_uses
 from govray.platform.service.visible.visible_models import cells
 from govray.platform.store.tables import (
-    Attestation,
+    AttestationRow,
     Corpus,
-    CorpusUse,
-    Coverage,
-    Credential,
+    CorpusUseRow,
+    CoverageRow,
+    CredentialRow,
     ModelVersion,
 )
 
@@ -135,12 +135,12 @@ def corpus(
     return answer
 
 
-def signed_credentials(visit: Visit, corpus: str) -> Sequence[Credential]:
+def signed_credentials(visit: Visit, corpus: str) -> Sequence[CredentialRow]:
     """The credentials of a corpus that the caller may read, the newest first."""
     statement = (
-        select(Credential)
-        .where(col(Credential.corpus) == corpus, credentials(visit.caller))
-        .order_by(col(Credential.valid_from).desc(), col(Credential.digest))
+        select(CredentialRow)
+        .where(col(CredentialRow.corpus) == corpus, credentials(visit.caller))
+        .order_by(col(CredentialRow.valid_from).desc(), col(CredentialRow.digest))
         .limit(MAX_USES)
     )
     return visit.session.execute(statement).scalars().all()
@@ -151,20 +151,20 @@ class Use:
     """What one attested run recorded of a corpus, as rows of the store. ``cells``: of the layer
     groups: the base groups in name order, then adapters."""
 
-    use: CorpusUse
+    use: CorpusUseRow
     name: str
     run: str
     versions: Sequence[ModelVersion]
-    cells: Sequence[Coverage]
+    cells: Sequence[CoverageRow]
 
 
 def uses_of(visit: Visit, corpus: str) -> tuple[list[Use], bool]:
     """The uses of a corpus, the newest first, and whether there are more than `MAX_USES`."""
     rows = visit.session.execute(
-        select(CorpusUse, col(Attestation.name), col(Attestation.run))
-        .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
-        .where(col(CorpusUse.corpus) == corpus, visible_uses(visit.caller))
-        .order_by(col(Attestation.started).desc(), col(Attestation.digest))
+        select(CorpusUseRow, col(AttestationRow.name), col(AttestationRow.run))
+        .join(AttestationRow, col(AttestationRow.digest) == col(CorpusUseRow.attestation))
+        .where(col(CorpusUseRow.corpus) == corpus, visible_uses(visit.caller))
+        .order_by(col(AttestationRow.started).desc(), col(AttestationRow.digest))
         .limit(MAX_USES + 1)
     ).all()
     shown = rows[:MAX_USES]
@@ -176,11 +176,11 @@ def uses_of(visit: Visit, corpus: str) -> tuple[list[Use], bool]:
         .order_by(col(ModelVersion.model), col(ModelVersion.version))
     ).scalars():
         versions.setdefault(version.attestation, []).append(version)
-    found: dict[str, list[Coverage]] = {}
+    found: dict[str, list[CoverageRow]] = {}
     covered = visit.session.execute(
-        select(Coverage).where(
-            col(Coverage.corpus) == corpus,
-            col(Coverage.attestation).in_(digests),
+        select(CoverageRow).where(
+            col(CoverageRow.corpus) == corpus,
+            col(CoverageRow.attestation).in_(digests),
             cells(visit.caller),
         )
     ).scalars()

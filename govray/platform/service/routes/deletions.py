@@ -57,9 +57,9 @@ class Space(Answer):
 
 _deletions = Finder(
     "deletion",
-    tables.Deletion,
+    tables.DeletionRow,
     "run",
-    lambda caller: in_projects(caller, tables.Deletion.project),
+    lambda caller: in_projects(caller, tables.DeletionRow.project),
     "See the list of deletions",
 )
 
@@ -72,7 +72,7 @@ def listing(
     experiment: Filter = None,
 ) -> Listing[Deletion]:
     """Runs that are marked, and the tombstones of those that are gone. The latest mark first."""
-    d = tables.Deletion
+    d = tables.DeletionRow
     statement = filtered(
         select(d).where(in_projects(visit.caller, d.project)),
         *((d.project, project), (d.experiment, experiment)),
@@ -91,7 +91,7 @@ def deletion(visit: VisitDep, run: str) -> Deletion:
 def space(visit: VisitDep, project: PlaceName) -> Space:
     """What the checkpoints of a project take, what is about to go, and what is free."""
     name = find_project(visit.session, visit.caller, project).name
-    c, t, e, d = tables.Checkpoint, tables.Run, tables.Experiment, tables.Deletion
+    c, t, e, d = tables.CheckpointRow, tables.RunRow, tables.ExperimentRow, tables.DeletionRow
     held = (
         select(func.coalesce(func.sum(col(c.bytes)), 0))
         .join(t, col(t.id) == col(c.run))
@@ -125,12 +125,12 @@ def restore_run(visit: VisitDep, known: KnownRun) -> Deletion:
 @router.delete("/experiments/{experiment}", dependencies=[needs("submit")], responses=refusing(409))
 def delete_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Mark all runs of an experiment, or none: one that may not go keeps the others."""
-    t = tables.Run
+    t = tables.RunRow
     of_experiment = select(t).where(t.experiment == known.id).order_by(col(t.id))
     runs = [each for each in visit.session.exec(of_experiment) if each.replay_of is None]
     if not runs:
         raise refused("No run of this experiment is known", "Index its storage first")
-    d = tables.Deletion
+    d = tables.DeletionRow
     gone = set(
         visit.session.exec(select(d.run).where(d.experiment == known.id, col(d.gone).is_not(None)))
     )
@@ -159,7 +159,7 @@ def delete_project(visit: VisitDep, project: PlaceName) -> Deletions:
 )
 def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     """Take back the marks of all runs of an experiment whose removal has not begun."""
-    d = tables.Deletion
+    d = tables.DeletionRow
     marked = select(d.run).where(
         d.experiment == known.id, col(d.begun).is_(None), col(d.restored).is_(None)
     )
@@ -169,7 +169,7 @@ def restore_experiment(visit: VisitDep, known: KnownExperiment) -> Deletions:
     return Deletions(items=_restore(visit, runs, known.id))
 
 
-def _mark(visit: Visit, runs: Sequence[tables.Run]) -> list[Deletion]:
+def _mark(visit: Visit, runs: Sequence[tables.RunRow]) -> list[Deletion]:
     days = _demand(visit, runs[0].experiment).delete_after_days
     begin_writing(visit.session)
     marked = _put_marks(visit, runs, days)
@@ -177,14 +177,14 @@ def _mark(visit: Visit, runs: Sequence[tables.Run]) -> list[Deletion]:
     return marked
 
 
-def _put_marks(visit: Visit, runs: Sequence[tables.Run], days: int) -> list[Deletion]:
+def _put_marks(visit: Visit, runs: Sequence[tables.RunRow], days: int) -> list[Deletion]:
     session = visit.session
     attestor = visit.request.app.state.register is not None
     marked = []
     for each in runs:
         session.refresh(each)
-        storage = place(session.get_one(tables.Experiment, each.experiment).storage)
-        known = session.get(tables.Deletion, each.id)
+        storage = place(session.get_one(tables.ExperimentRow, each.experiment).storage)
+        known = session.get(tables.DeletionRow, each.id)
         new = known is None or known.restored is not None
         if new:
             deletions.check_may_go(session, each, attestor=attestor)
@@ -213,18 +213,18 @@ def _restore(visit: Visit, runs: Sequence[str], experiment: str) -> list[Deletio
 
 def _demand(visit: Visit, experiment: str) -> ProjectSettings:
     """The settings of the experiment's project, if the caller may delete its runs."""
-    row = visit.session.get_one(tables.Experiment, experiment)
+    row = visit.session.get_one(tables.ExperimentRow, experiment)
     if not may_delete(visit, experiment):
         raise not_allowed(
             f"{row.user} started it, and only {row.user} or an admin deletes its runs",
         )
-    project = visit.session.get(tables.Project, row.project)
+    project = visit.session.get(tables.ProjectRow, row.project)
     return settings_of(project) if project is not None else ProjectSettings()
 
 
-def mark_of(visit: Visit, experiment: str) -> tables.Deletion | None:
+def mark_of(visit: Visit, experiment: str) -> tables.DeletionRow | None:
     """The mark of the run that goes last, if all runs of an experiment are marked."""
-    t, d = tables.Run, tables.Deletion
+    t, d = tables.RunRow, tables.DeletionRow
     marked = select(d).where(d.experiment == experiment, col(d.restored).is_(None))
     own = select(t.id).where(t.experiment == experiment, col(t.replay_of).is_(None))
     left = own.where(col(t.id).not_in(marked.with_only_columns(col(d.run))))
@@ -236,6 +236,6 @@ def mark_of(visit: Visit, experiment: str) -> tables.Deletion | None:
 
 def may_delete(visit: Visit, experiment: str) -> bool:
     """Whether the caller may delete runs of an experiment, and restore them."""
-    row = visit.session.get_one(tables.Experiment, experiment)
-    project = visit.session.get(tables.Project, row.project)
+    row = visit.session.get_one(tables.ExperimentRow, experiment)
+    project = visit.session.get(tables.ProjectRow, row.project)
     return may_change(visit.caller, project, row.user)

@@ -22,7 +22,7 @@ from govray.governance.formats.document import Digest
 from govray.governance.submission.submission import MOST_TAGS, PRIORITY, WORD
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
-from govray.platform.service.acting.acting import Asked, Demand, Ready
+from govray.platform.service.acting.acting import Demand, Ready, SentExperiment
 from govray.platform.service.acting.experiment_check import LONGEST_FILE
 from govray.platform.service.http import edits
 from govray.platform.service.http.answer import Answer
@@ -152,7 +152,7 @@ def submit_experiment(
     return answer(visit, find_experiment(visit.session, visit.caller, row.id))
 
 
-def submitted(visit: Visit, asked: Asked) -> tables.QueueEntry:
+def submitted(visit: Visit, asked: SentExperiment) -> tables.QueueEntry:
     """The entry of what is submitted, whose archive has what starts it. For the route and a form.
     Raises as `acting.submit` and `archives.check_there`."""
     if asked.archive is not None:
@@ -218,7 +218,7 @@ def experiments(
 
 def listed(caller: Caller) -> Any:
     """The experiments that the caller may read: a row each, of the queue and of the index."""
-    q, e = tables.QueueEntry, tables.Experiment
+    q, e = tables.QueueEntry, tables.ExperimentRow
     other: dict[str, Any] = {"submitted": col(e.started), "archived": literal(False)}
     by_hand = [
         other.get(name, getattr(e, name, null())).label(name)  # what the queue alone says
@@ -323,7 +323,7 @@ def ask(visit: Visit, known: FoundExperiment, verb: Demand) -> None:
 
 def answer(visit: Visit, known: FoundExperiment) -> Experiment:
     """An experiment as it is answered: what the queue says of it, and what the index does."""
-    session, entry, indexed, t = visit.session, known.entry, known.indexed, tables.Run
+    session, entry, indexed, t = visit.session, known.entry, known.indexed, tables.RunRow
     given = dict.fromkeys(_OF_QUEUE) | {"archived": False}
     if (row := entry or indexed) is not None:
         given |= {"submitted": row.started} | row.model_dump(include={*_OF_QUEUE})
@@ -344,7 +344,7 @@ def answer(visit: Visit, known: FoundExperiment) -> Experiment:
 
 def may_tag(visit: Visit, experiment: FoundExperiment) -> bool:
     """Whether the caller may put tags on the experiment: who may submit in its project."""
-    project = visit.session.get(tables.Project, experiment.project)
+    project = visit.session.get(tables.ProjectRow, experiment.project)
     return may(visit.caller, "submit", project)
 
 
@@ -411,6 +411,6 @@ def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
     )
 
 
-def _asked(new: NewExperiment) -> Asked:
+def _asked(new: NewExperiment) -> SentExperiment:
     same = new.model_dump(exclude={"set", "tags"})
-    return Asked(**same, overrides=tuple(new.set), tags=tuple(new.tags))
+    return SentExperiment(**same, overrides=tuple(new.set), tags=tuple(new.tags))

@@ -170,8 +170,8 @@ def _model(visit: Visit, digest: str, only: str | None = None) -> GivenFiles:
     return model_files(row, _allowed(visit), only=only)
 
 
-def _checkpoint(visit: Visit, run: tables.Run, step: int) -> GivenFiles:
-    storage = visit.session.get_one(tables.Experiment, run.experiment).storage
+def _checkpoint(visit: Visit, run: tables.RunRow, step: int) -> GivenFiles:
+    storage = visit.session.get_one(tables.ExperimentRow, run.experiment).storage
     found = checkpoint_files(storage, run.folder, step, _allowed(visit))
     if found is None:
         raise not_found("checkpoint", str(step), f"See /v1/runs/{run.id}/checkpoints")

@@ -50,23 +50,23 @@ class Health(BaseModel):
     )
 
 
-class Probe(BaseModel):
+class ProbeAnswer(BaseModel):
     """The answer to a probe; anything but 200 is a no."""
 
     status: Literal["ok"] = "ok"
 
 
 @router.get("/live")
-async def live() -> Probe:
+async def live() -> ProbeAnswer:
     """Whether the process answers. For everyone.
 
     It asks nothing else: a store that is away is no reason to restart the service.
     """
-    return Probe()
+    return ProbeAnswer()
 
 
 @router.get("/ready")
-def ready(request: Request, session: SessionDep) -> Probe:
+def ready(request: Request, session: SessionDep) -> ProbeAnswer:
     """Whether requests should be sent here: the store answers, its secret is there, and so is room
     on the disk. For everyone.
 
@@ -78,7 +78,7 @@ def ready(request: Request, session: SessionDep) -> Probe:
         raise Problem(503, "Not ready", f"This service lacks {NO_KEY}", do)
     if disk_is_full(settings):
         raise Problem(503, "Not ready", "A disk that it writes to is full", "Make room on it")
-    return Probe()
+    return ProbeAnswer()
 
 
 def written(settings: Settings) -> dict[str, Path]:

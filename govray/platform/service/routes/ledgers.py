@@ -25,7 +25,7 @@ from govray.platform.service.http.statuses import header, refusing
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import IfNoneMatch, immutable
 from govray.platform.service.visible.visible_models import find_ledger, reads_entries
-from govray.platform.store.tables import Ledger
+from govray.platform.store.tables import LedgerRow
 from govray.platform.store.tile_storage import tile_folder
 from govray.platform.store.tiles import TileReader, parse_path
 
@@ -76,7 +76,7 @@ class ConsistencyProof(Answer):
     checkpoint: str
 
 
-def reader(ledger: Ledger) -> TileReader:
+def reader(ledger: LedgerRow) -> TileReader:
     """A reader of a ledger's tiles. Raises `CouldNotCheck`: the tiles were never written."""
     if not ledger.tiles:
         raise CouldNotCheck(
@@ -172,7 +172,7 @@ def inclusion(
     return inclusion_of(ledger, reader(ledger), index, size)
 
 
-def inclusion_of(ledger: Ledger, tiles: TileReader, index: int, size: int) -> InclusionProof:
+def inclusion_of(ledger: LedgerRow, tiles: TileReader, index: int, size: int) -> InclusionProof:
     """The proof of one leaf, checked."""
     leaf, path = tiles.inclusion(index, size)
     return InclusionProof(

@@ -20,7 +20,7 @@ from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.lookup import DigestPath, full_digest
 from govray.platform.service.visible.visible_models import find_lineage, reads_whole
 from govray.platform.store.lineage import Lineage, of_group
-from govray.platform.store.tables import Attestation, ModelVersion
+from govray.platform.store.tables import AttestationRow, ModelVersion
 
 router = APIRouter(tags=["lineage"])
 
@@ -37,7 +37,7 @@ Named = tuple[str, str]
 """What an address names: a version or an attestation, and which."""
 
 
-class Asked:
+class NamedAttestation:
     """An attestation that an address names: of a version of a model, or by its digest."""
 
     def __init__(self, named: Named, attestation: Any) -> None:
@@ -46,20 +46,20 @@ class Asked:
 
     def row(self, visit: Visit, column: Any) -> Row[Any] | None:
         """Its digest, whether it is public, and one column more, if it is there."""
-        a = Attestation
+        a = AttestationRow
         found = select(col(a.digest), col(a.public), col(column))
         found = found.where(col(a.digest) == self._digest)
         return visit.session.execute(found).one_or_none()
 
 
-def by_version(model: str, version: str) -> Asked:
+def by_version(model: str, version: str) -> NamedAttestation:
     v = ModelVersion
     registered = select(col(v.attestation)).where(col(v.model) == model, col(v.version) == version)
-    return Asked(("version", f"{model} {version}"), registered.scalar_subquery())
+    return NamedAttestation(("version", f"{model} {version}"), registered.scalar_subquery())
 
 
-def by_digest(digest: str) -> Asked:
-    return Asked(("attestation", digest), full_digest(digest))
+def by_digest(digest: str) -> NamedAttestation:
+    return NamedAttestation(("attestation", digest), full_digest(digest))
 
 
 @router.get(
@@ -92,8 +92,8 @@ def layer_of_attestation(visit: VisitDep, digest: DigestPath, group: GroupPath) 
     return _layer(visit, by_digest(digest), group)
 
 
-async def _whole(visit: Visit, model: Asked) -> Response:
-    row = await asked(visit.session, lambda: model.row(visit, Attestation.lineage))
+async def _whole(visit: Visit, model: NamedAttestation) -> Response:
+    row = await asked(visit.session, lambda: model.row(visit, AttestationRow.lineage))
     if row is not None and reads_whole(visit.caller, row):
         return Response(row.lineage, media_type=_JSON)  # as it was stored
     return await run_in_threadpool(
@@ -101,8 +101,8 @@ async def _whole(visit: Visit, model: Asked) -> Response:
     )
 
 
-def _layer(visit: Visit, model: Asked, group: str) -> Response:
-    row = model.row(visit, Attestation.lineage)
+def _layer(visit: Visit, model: NamedAttestation, group: str) -> Response:
+    row = model.row(visit, AttestationRow.lineage)
     document = find_lineage(visit.session, visit.caller, row, model.named)
     try:
         return _sent(of_group(document, group))

@@ -31,7 +31,7 @@ from govray.platform.service.identity.access import Caller, CallerDep, needs
 from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store.queue_entries import goes_on
-from govray.platform.store.tables import Metric, Run
+from govray.platform.store.tables import MetricRow, RunRow
 
 MOST_OF_ONE = 12
 """Live streams that one caller may have open at the same time, with whichever tokens."""
@@ -126,25 +126,30 @@ def read_position(text: str | None) -> Position:
     return (int(form[1]), int(form[2]), int(form[3])) if form else (0, 0, 0)
 
 
-def _poll(engine: Engine, run: str, position: Position) -> tuple[str | None, Sequence[Metric]]:
+def _poll(engine: Engine, run: str, position: Position) -> tuple[str | None, Sequence[MetricRow]]:
     """The state of a run that goes on no more, and what follows from a position on."""
     with Session(engine) as session:
-        known = session.get(Run, run)
+        known = session.get(RunRow, run)
         ended = None if known and goes_on(session, known) else known.state if known else "DELETED"
         rows = session.exec(
-            select(Metric)
-            .where(Metric.run == run, tuple_(Metric.attempt, Metric.step) >= position[:2])
-            .order_by(col(Metric.attempt), col(Metric.step), col(Metric.group), col(Metric.name))
+            select(MetricRow)
+            .where(MetricRow.run == run, tuple_(MetricRow.attempt, MetricRow.step) >= position[:2])
+            .order_by(
+                col(MetricRow.attempt),
+                col(MetricRow.step),
+                col(MetricRow.group),
+                col(MetricRow.name),
+            )
             .limit(MAX_ROWS)
         ).all()
     return ended, rows
 
 
 def events(
-    rows: Sequence[Metric], position: Position
+    rows: Sequence[MetricRow], position: Position
 ) -> Sequence[tuple[ServerSentEvent, Position]]:
     """The events of ``rows``, in order of attempt and step, behind ``position``."""
-    steps: dict[tuple[int, int], list[Metric]] = {}
+    steps: dict[tuple[int, int], list[MetricRow]] = {}
     for row in rows:
         steps.setdefault((row.attempt, row.step), []).append(row)
     if len(rows) >= MAX_ROWS and len(steps) > 1:

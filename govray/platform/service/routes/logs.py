@@ -30,7 +30,7 @@ from govray.platform.service.routes.runs import KnownRun
 from govray.platform.service.visible.stream_reader import turns
 from govray.platform.store import run_logs
 from govray.platform.store.queue_entries import goes_on
-from govray.platform.store.tables import Experiment, Run
+from govray.platform.store.tables import ExperimentRow, RunRow
 
 POLL_SECONDS = 1.0
 DEFAULT_LINES = 200
@@ -45,7 +45,7 @@ LogName = Annotated[
 ]
 
 
-class Log(Answer):
+class NamedLog(Answer):
     """A log by its name: `driver-N`, or `rank-R-A` of rank R in attempt A."""
 
     name: str
@@ -55,35 +55,35 @@ class Log(Answer):
 class Logs(Answer):
     """The logs of a run: drivers first, then by attempt and rank."""
 
-    items: list[Log]
+    items: list[NamedLog]
 
 
-class Line(Answer):
+class NumberedLine(Answer):
     """A line, and the byte that it begins at."""
 
     at: Decimal
     text: str
 
 
-class Part(Answer):
+class LogPage(Answer):
     """Lines of a log that follow one another, or that were searched for."""
 
     name: str
     size: Decimal = Field(description="Bytes that the log has.")
     begin: Decimal = Field(description="The byte that this part begins at.")
     next: Decimal = Field(description="Give it as `from`, for the next part.")
-    lines: list[Line]
+    lines: list[NumberedLine]
 
 
-def folder_of(session: Session, run: Run) -> str:
+def folder_of(session: Session, run: RunRow) -> str:
     """The run's folder, where it was when it was indexed."""
-    storage = session.get_one(Experiment, run.experiment).storage
+    storage = session.get_one(ExperimentRow, run.experiment).storage
     return f"{storage.rstrip('/')}/{run.folder}"
 
 
 def part_of(
     session: Session,
-    run: Run,
+    run: RunRow,
     name: str,
     *,
     search: str = "",
@@ -100,7 +100,7 @@ def part_of(
 def listing(known: KnownRun, session: SessionDep) -> Logs:
     """The logs that a run's folder keeps; none where the folder is out of reach. For staff."""
     found = run_logs.listed(folder_of(session, known))
-    return Logs(items=[Log(name=each.name, bytes=str(each.size)) for each in found])
+    return Logs(items=[NamedLog(name=each.name, bytes=str(each.size)) for each in found])
 
 
 @router.get("/runs/{run}/logs/{name}")
@@ -124,11 +124,11 @@ def read(
     lines: Annotated[int, Query(ge=1, le=MOST_LINES, description="Lines at most.")] = (
         DEFAULT_LINES
     ),
-) -> Part:
+) -> LogPage:
     """Lines of a log. `next` is where the next part begins. For staff."""
     part = part_of(session, known, name, search=search, start=start, lines=lines)
-    lines_ = [Line.model_validate(each) for each in part.lines]
-    return Part(name=name, size=part.size, begin=part.begin, next=part.next, lines=lines_)
+    lines_ = [NumberedLine.model_validate(each) for each in part.lines]
+    return LogPage(name=name, size=part.size, begin=part.begin, next=part.next, lines=lines_)
 
 
 @router.get(
@@ -191,5 +191,5 @@ def _poll(engine: Engine, run: str, name: str, at: int) -> tuple[bool, run_logs.
     """Whether the run goes on, and what follows from a byte on."""
     with Session(engine) as session:
         # The state first: what was written before the run ended is then surely read.
-        row = session.exec(select(Run).where(Run.id == run)).one()
+        row = session.exec(select(RunRow).where(RunRow.id == run)).one()
         return goes_on(session, row), part_of(session, row, name, start=at, lines=MOST_LINES)

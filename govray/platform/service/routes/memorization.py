@@ -24,8 +24,8 @@ from govray.governance.record.incidents import Findings
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.lineage import (
-    Asked,
     ModelPath,
+    NamedAttestation,
     VersionPath,
     by_digest,
     by_version,
@@ -33,7 +33,7 @@ from govray.platform.service.routes.lineage import (
 from govray.platform.service.visible.lookup import DigestPath, full_digest
 from govray.platform.service.visible.visible_corpora import corpora_of
 from govray.platform.service.visible.visible_models import scope_of
-from govray.platform.store.tables import Attestation, MemorizationManifest, Subject
+from govray.platform.store.tables import AttestationRow, MemorizationManifestRow, SubjectRow
 
 router = APIRouter(tags=["memorization"])
 
@@ -77,8 +77,8 @@ def of_attestation(visit: VisitDep, digest: DigestPath) -> MemorizationAnswer:
     return _answer(visit, by_digest(digest))
 
 
-def _answer(visit: Visit, model: Asked) -> MemorizationAnswer:
-    row = model.row(visit, Attestation.envelope)
+def _answer(visit: Visit, model: NamedAttestation) -> MemorizationAnswer:
+    row = model.row(visit, AttestationRow.envelope)
     names = scope_of(visit.session, visit.caller, row, model.named)
     assert row is not None  # or it was a 404
     findings = findings_of(row.envelope)
@@ -123,7 +123,7 @@ def own_findings(findings: Findings, names: Collection[str]) -> Findings:
 
 def audits_of(
     session: Session, attestation: str, names: Collection[str] | None, *, most: int = MAX_AUDITS
-) -> list[tuple[MemorizationManifest, Audit]]:
+) -> list[tuple[MemorizationManifestRow, Audit]]:
     """The audits of the model that an attestation is about, the newest first, as documents.
 
     They must name both its run and its weights. The run may have had other weights before. Another
@@ -135,14 +135,14 @@ def audits_of(
     if names is not None and not names:
         return []
     subject = session.execute(
-        select(col(Attestation.run), col(Subject.sha256))
-        .join(Subject, col(Subject.attestation) == col(Attestation.digest))
-        .where(col(Attestation.digest) == attestation, col(Subject.name) == WEIGHTS)
+        select(col(AttestationRow.run), col(SubjectRow.sha256))
+        .join(SubjectRow, col(SubjectRow.attestation) == col(AttestationRow.digest))
+        .where(col(AttestationRow.digest) == attestation, col(SubjectRow.name) == WEIGHTS)
     ).one_or_none()
     if subject is None:
         return []
     run, weights = subject
-    table = MemorizationManifest
+    table = MemorizationManifestRow
     rows = session.execute(
         select(table)
         .where(col(table.run) == run, col(table.weights).in_([weights, full_digest(weights)]))

@@ -54,7 +54,7 @@ from govray.platform.store.promotion_gates import (
 )
 from govray.platform.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS
 from govray.platform.store.reverifications import changes
-from govray.platform.wire.answers import Promoted, Validation, VersionReference
+from govray.platform.wire.answers import JudgedBy, Promoted, VersionReference
 
 router = APIRouter(tags=["models"])
 
@@ -107,7 +107,7 @@ class Version(VersionReference):
 
     stage: Literal["none", "staging", "production", "archived"]
     labels: dict[str, str]
-    validation: Validation | None = Field(description="Absent of a run that was not validated.")
+    validation: JudgedBy | None = Field(description="Absent of a run that was not validated.")
     notes: str
     created: str
     user: str
@@ -157,8 +157,8 @@ class StageRequest(Body):
 @router.get("/models")
 def models(visit: VisitDep, page: PageDep) -> Listing[Model | ModelName]:
     """The models of which the caller may see a version, by name."""
-    query: Select[Any] = select(tables.Model).where(visible_models.models(visit.caller))
-    kept, following = page.rows(visit.session, query, [tables.Model.name])
+    query: Select[Any] = select(tables.ModelRow).where(visible_models.models(visit.caller))
+    kept, following = page.rows(visit.session, query, [tables.ModelRow.name])
     whole = whole_models(visit.session, visit.caller, [row.name for row in kept])
     items = [_model(visit.session, row, whole=row.name in whole) for row in kept]
     return Listing(items=items, next=following)
@@ -306,7 +306,7 @@ def promotion_policy(request: Request) -> Verified[PromotionPolicy]:
     return verify_promotion_policy(anchor.load(at=at), data, at=at, where=path.name)
 
 
-def _model(session: Session, row: tables.Model, *, whole: bool) -> Model | ModelName:
+def _model(session: Session, row: tables.ModelRow, *, whole: bool) -> Model | ModelName:
     if not whole:
         return ModelName(name=row.name)
     current = registry.latest(session, row.name, stage="production")
@@ -320,23 +320,23 @@ def _version(visit: Visit, row: tables.ModelVersion) -> Version | VersionReferen
 
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:
-    a = tables.Attestation
+    a = tables.AttestationRow
     stated = session.execute(select(*JUDGED, a.public).where(col(a.digest) == row.attestation))  # type: ignore[call-overload]
     found = stated.one()
     return Version(**row.model_dump(), public=found.public, validation=validation(found))
 
 
-_A = tables.Attestation
+_A = tables.AttestationRow
 JUDGED: tuple[Any, ...] = (_A.metric, _A.goal, _A.value, _A.validated_on)
 """The columns that `validation` reads."""
 
 
-def validation(row: Any) -> Validation | None:
+def validation(row: Any) -> JudgedBy | None:
     """What a row with the columns `JUDGED` says."""
     if row.metric is None:
         return None
     corpora = [each for each in row.validated_on.split(",") if each]
-    return Validation(metric=row.metric, goal=row.goal, value=row.value, corpora=corpora)
+    return JudgedBy(metric=row.metric, goal=row.goal, value=row.value, corpora=corpora)
 
 
 def _history(session: Session, row: tables.ModelVersion) -> list[Change]:

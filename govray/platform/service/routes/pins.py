@@ -95,10 +95,10 @@ def unpin(visit: VisitDep, known: KnownRun, step: Step) -> CheckpointPin:
     return CheckpointPin(step=step, reason=None)
 
 
-def _mine(visit: Visit, run: tables.Run, step: int) -> Folder:
+def _mine(visit: Visit, run: tables.RunRow, step: int) -> Folder:
     """The run's folder, if the caller may change what stays there and the checkpoint is known."""
-    experiment = visit.session.get_one(tables.Experiment, run.experiment)
-    project = visit.session.get(tables.Project, experiment.project)
+    experiment = visit.session.get_one(tables.ExperimentRow, run.experiment)
+    project = visit.session.get(tables.ProjectRow, experiment.project)
     if not may_change(visit.caller, project, experiment.user):
         raise not_allowed(
             f"{experiment.user} started it, and only {experiment.user} or an admin pins its "
@@ -109,13 +109,13 @@ def _mine(visit: Visit, run: tables.Run, step: int) -> Folder:
     return _folder(visit.session, run)
 
 
-def _steps(session: Session, run: tables.Run, step: int | None = None) -> list[int]:
-    c = tables.Checkpoint
+def _steps(session: Session, run: tables.RunRow, step: int | None = None) -> list[int]:
+    c = tables.CheckpointRow
     there = select(c.step).where(col(c.run) == run.id, col(c.state) == CheckpointState.COMPLETED)
     return list(session.exec(there if step is None else there.where(col(c.step) == step)))
 
 
-def _folder(session: Session, run: tables.Run) -> Folder:
+def _folder(session: Session, run: tables.RunRow) -> Folder:
     try:
         found = place(folder_of(session, run))
     except ValueError:

@@ -43,7 +43,7 @@ from govray.platform.service.visible.visible_models import (
     policy_document,
 )
 from govray.platform.store.lineage import decode
-from govray.platform.store.tables import Policy, TrustRoot
+from govray.platform.store.tables import PolicyRow, TrustRootRow
 
 router = APIRouter(tags=["policies"])
 
@@ -178,9 +178,9 @@ def listing(
     visit: VisitDep, page: PageDep, name: Annotated[str | None, Query(max_length=128)] = None
 ) -> Listing[PolicyItem]:
     """The policies that you may read, by name and version."""
-    statement = select(*columns_of(Policy, PolicyItem)).where(policies(visit.caller))
-    statement = filtered(statement, (Policy.name, name))
-    order = (Policy.name, Policy.version, Policy.digest)
+    statement = select(*columns_of(PolicyRow, PolicyItem)).where(policies(visit.caller))
+    statement = filtered(statement, (PolicyRow.name, name))
+    order = (PolicyRow.name, PolicyRow.version, PolicyRow.digest)
     return page.listing(visit.session, statement, order, PolicyItem.model_validate)
 
 
@@ -260,10 +260,10 @@ def explain(visit: VisitDep, digest: DigestPath, asked: ClassAsked) -> Explanati
 @router.get("/trust-roots")
 def trust_roots(visit: VisitDep, page: PageDep) -> Listing[TrustRootItem]:
     """The trust roots that attestations here were verified against."""
-    statement = select(*columns_of(TrustRoot, TrustRootItem)).where(
+    statement = select(*columns_of(TrustRootRow, TrustRootItem)).where(
         visible_models.trust_roots(visit.caller)
     )
-    order = (TrustRoot.name, TrustRoot.version, TrustRoot.digest)
+    order = (TrustRootRow.name, TrustRootRow.version, TrustRootRow.digest)
     return page.listing(visit.session, statement, order, TrustRootItem.model_validate)
 
 

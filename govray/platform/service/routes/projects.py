@@ -81,7 +81,7 @@ class PlaceChange(Body):
     archived: bool | None = None
 
 
-class Settings(BaseModel):
+class ConfigPolicy(BaseModel):
     """A project's config policy: limits, defaults and fixed values. `{}` allows everything."""
 
     settings: ProjectSettings
@@ -90,7 +90,7 @@ class Settings(BaseModel):
 @router.get("/workspaces")
 def workspaces(visit: VisitDep, page: PageDep) -> Listing[Workspace]:
     """The workspaces that you see, by name."""
-    row = tables.Workspace
+    row = tables.WorkspaceRow
     statement = select(row).where(project_rules.workspaces(visit.caller))
     return page.listing(visit.session, statement, (row.name,), Workspace.model_validate)
 
@@ -135,7 +135,7 @@ def projects(
     ] = None,
 ) -> Listing[Project]:
     """The projects that you see, by name."""
-    row = tables.Project
+    row = tables.ProjectRow
     statement = select(row).where(
         rights.projects(visit.caller), visible_runs.in_a_project(row.name)
     )
@@ -185,15 +185,15 @@ def change_project(visit: VisitDep, project: PlaceName, change: PlaceChange) -> 
 
 
 @router.get("/projects/{project}/settings", responses=ETAG)
-def settings(visit: VisitDep, project: PlaceName, response: Response) -> Settings:
+def settings(visit: VisitDep, project: PlaceName, response: Response) -> ConfigPolicy:
     """What may be submitted to a project, and what is the default there."""
     row = find_project(visit.session, visit.caller, project)
     tell(response, row.settings)
-    return Settings(settings=project_rules.settings_of(row))
+    return ConfigPolicy(settings=project_rules.settings_of(row))
 
 
 @router.put("/projects/{project}/settings", dependencies=[IF_MATCH])
-def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Settings:
+def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> ConfigPolicy:
     """Replace a project's config policy. For its admins.
 
     The body is the policy itself, as `settings` of the answer has it. Experiments that wait already
@@ -209,17 +209,17 @@ def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Se
     check_unchanged(visit.request, row.settings)
     tenancy.change_project(visit.session, row, settings=parsed.stored(), by=visit.by)
     visit.session.commit()
-    return Settings(settings=parsed)
+    return ConfigPolicy(settings=parsed)
 
 
-def _project(visit: Visit, row: tables.Project) -> Project:
+def _project(visit: Visit, row: tables.ProjectRow) -> Project:
     roles = sorted(roles_in(visit.caller, row))
     fields = {name: getattr(row, name) for name in Project.model_fields if name != "roles"}
     return Project(**fields, roles=roles)
 
 
 def _is_used(session: SessionDep, project: str) -> bool:
-    e, s = tables.Experiment, tables.QueueEntry
+    e, s = tables.ExperimentRow, tables.QueueEntry
     queries = (
         select(col(e.id)).where(col(e.project) == project),
         select(col(s.id)).where(col(s.project) == project),

@@ -31,7 +31,7 @@ from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.platform.service.visible.record_index import groups_of, leaves_of, places_of, store_key
 from govray.platform.service.visible.visible_models import reads_entries
-from govray.platform.store.tables import Ledger, Record
+from govray.platform.store.tables import LedgerRow, Record
 from govray.platform.store.tiles import TileReader
 
 MAX_BRANCHES = 64
@@ -143,7 +143,7 @@ class StepProof(InclusionProof):
     leaf: str | None = None
 
 
-class Sighting(Answer):
+class RecordSighting(Answer):
     """One place where the record stands in one attested run."""
 
     corpus: str
@@ -168,7 +168,7 @@ class RecordAnswer(Answer):
     found: bool
     meaning: str = Field(examples=[NOT_FOUND])
     limits: str = LIMITS
-    sightings: list[Sighting]
+    sightings: list[RecordSighting]
     closed: list[str] = Field(
         default=[],
         description="Corpora that could not be searched: the store lacks their secrets, or the "
@@ -226,10 +226,10 @@ def answer_of(visit: Visit, sha256: str, proofs: int) -> RecordAnswer:
 
 def _sighting(
     visit: Visit, row: Any, groups: dict[tuple[str, str], list[str]], proofs: int
-) -> Sighting:
+) -> RecordSighting:
     record: Record = row.Record
     proven, missing = _proofs(visit, row.run, record, proofs)
-    return Sighting(
+    return RecordSighting(
         **record.model_dump(include={"corpus", "attestation", "split", "step_count", "steps"}),
         name=row.name,
         record=str(record.record),
@@ -248,7 +248,7 @@ def _proofs(
     steps = record.steps[:most]
     if not steps:
         return [], None
-    ledger = visit.session.get(Ledger, run)
+    ledger = visit.session.get(LedgerRow, run)
     if ledger is None or not ledger.tiles:
         return [], "The tiles of the run's ledger are not on storage."
     found: list[StepProof] = []

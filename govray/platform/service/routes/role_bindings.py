@@ -164,7 +164,7 @@ def visible(caller: Caller) -> ColumnElement[bool]:
     b = RoleBinding
     if everywhere(caller, "audit"):
         return true()
-    p, w = tables.Project, tables.Workspace
+    p, w = tables.ProjectRow, tables.WorkspaceRow
     seen = select(col(p.name)).where(projects(caller))
     around = select(col(w.name)).where(project_rules.workspaces(caller))
     return or_(
@@ -193,7 +193,7 @@ class UserChange(Body):
 @router.get("/users", dependencies=[WATCHERS])
 def users(session: SessionDep, page: PageDep) -> Listing[User]:
     """The users, by name. For admins and auditors of the organisation."""
-    row = tables.User
+    row = tables.UserRow
     return page.listing(session, select(row), (row.name,), User.model_validate)
 
 
@@ -215,8 +215,8 @@ def change_user(visit: VisitDep, user: UserPath, change: UserChange) -> User:
     return User.model_validate(row)
 
 
-def _user(visit: Visit, name: str) -> tables.User:
-    row = visit.session.get(tables.User, name)
+def _user(visit: Visit, name: str) -> tables.UserRow:
+    row = visit.session.get(tables.UserRow, name)
     if row is None:
         raise not_found("user", name, "See the list of users")
     return row

@@ -44,11 +44,11 @@ _BEYOND = 1.7e308
 """Larger than any loss that an order counts."""
 
 RUN_ORDERS: dict[str, Any] = {
-    "started": col(tables.Run.started),
-    "name": col(tables.Run.id),
-    "loss": case((col(tables.Run.loss).between(-_LARGEST, _LARGEST), col(tables.Run.loss))),
-    "step": col(tables.Run.step),
-    "state": cast(col(tables.Run.state), String),
+    "started": col(tables.RunRow.started),
+    "name": col(tables.RunRow.id),
+    "loss": case((col(tables.RunRow.loss).between(-_LARGEST, _LARGEST), col(tables.RunRow.loss))),
+    "step": col(tables.RunRow.step),
+    "state": cast(col(tables.RunRow.state), String),
 }
 """What lists of runs are sorted by."""
 
@@ -94,7 +94,7 @@ def runs(
     sort: Annotated[str, sorting(*RUN_ORDERS)] = "-started",
 ) -> Listing[Run]:
     """The runs that you may read, the latest first."""
-    row, e, down = tables.Run, tables.Experiment, sort.startswith("-")
+    row, e, down = tables.RunRow, tables.ExperimentRow, sort.startswith("-")
     key = run_order(sort.removeprefix("-"), down=down)
     statement = filtered(
         select(*(*columns_of(row, Run), key))
@@ -106,11 +106,11 @@ def runs(
     return page.listing(visit.session, statement, (key, row.id), answers(Run), descending=down)
 
 
-def known_run(visit: VisitDep, run: str) -> tables.Run:
+def known_run(visit: VisitDep, run: str) -> tables.RunRow:
     return find_run(visit.session, visit.caller, run)
 
 
-KnownRun = Annotated[tables.Run, Depends(known_run)]
+KnownRun = Annotated[tables.RunRow, Depends(known_run)]
 
 
 @router.get("/runs/{run}")
@@ -144,7 +144,7 @@ def numbers(
     Args:
         archived: Those that a restart superseded too.
     """
-    m = tables.Metric
+    m = tables.MetricRow
     if name is not None and group is None:
         group = _only_group(session, run, name)
     statement = filtered(
@@ -161,7 +161,7 @@ _MOST_GROUPS = 32
 def _only_group(session: Session, run: str, name: str) -> str | None:
     """The group of all numbers of this name, if it is one of a few. The index has the group first.
     Without it a million numbers would be looked through for each page."""
-    m = tables.Metric
+    m = tables.MetricRow
     found: list[str] = []
     group: str | None = None
     for _ in range(_MOST_GROUPS):
@@ -181,7 +181,7 @@ def decisions(
     session: SessionDep, known: KnownRun, page: PageDep, kind: Filter = None
 ) -> Listing[Decision]:
     """What was decided during a run, and why."""
-    row = tables.Decision
+    row = tables.DecisionRow
     statement = filtered(select(row).where(row.run == known.id, told_once()), (row.kind, kind))
     return page.listing(session, statement, (row.source, row.number), Decision.model_validate)
 
@@ -189,7 +189,7 @@ def decisions(
 @router.get("/runs/{run}/checkpoints")
 def checkpoints(session: SessionDep, known: KnownRun, page: PageDep) -> Listing[Checkpoint]:
     """A run's checkpoints. One that is being written, or failed, is not among them."""
-    row = tables.Checkpoint
+    row = tables.CheckpointRow
     whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
     statement = select(row).where(row.run == known.id, col(row.state).in_(whole))
     return page.listing(session, statement, (row.step,), Checkpoint.model_validate)

@@ -29,7 +29,7 @@ from govray.platform.service.identity.visit import VisitDep
 from govray.platform.store import tables
 from govray.platform.store.audit_log import log
 from govray.platform.store.database import begin_writing
-from govray.platform.store.tables import Token, User
+from govray.platform.store.tables import Token, UserRow
 
 router = APIRouter(tags=["roles"], dependencies=[needs("account")])
 
@@ -111,7 +111,7 @@ def make(visit: OnceWithSecretDep, new: NewToken) -> MadeToken:
     if not new.name.isprintable():
         raise unprocessable("body.name: it cannot be printed")
     begin_writing(visit.session)
-    if not others and visit.session.get(User, user) is None:
+    if not others and visit.session.get(UserRow, user) is None:
         raise refused(
             "You have no account in this store, so no tokens of it",
             "Use the tokens of your identity provider, or ask an admin for an account",

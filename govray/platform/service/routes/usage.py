@@ -58,7 +58,7 @@ def used_by(visit: Visit, by: By, since: str | None) -> list[Used]:
         at=visit.at,
         by=by,
         since=since,
-        experiments=in_projects(visit.caller, tables.Experiment.project),
+        experiments=in_projects(visit.caller, tables.ExperimentRow.project),
         entries=in_projects(visit.caller, tables.QueueEntry.project),
     )
     return [Used.model_validate(each) for each in rows]

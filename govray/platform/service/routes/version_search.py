@@ -24,7 +24,7 @@ from govray.platform.service.routes.models import JUDGED, validation
 from govray.platform.service.visible.visible_models import reads_registry, whole_attestations
 from govray.platform.store import version_search
 from govray.platform.store.registry import Stage
-from govray.platform.store.tables import Attestation, CorpusUse, Inherited, ModelVersion
+from govray.platform.store.tables import AttestationRow, CorpusUseRow, Inherited, ModelVersion
 from govray.platform.store.version_search import VersionSearch
 from govray.platform.wire.answers import FoundVersion, VersionReference
 
@@ -127,7 +127,11 @@ class VersionFilter:
         )
 
 
-_STATED: tuple[Any, ...] = (Attestation.assurance, Attestation.isolation, Attestation.finished)
+_STATED: tuple[Any, ...] = (
+    AttestationRow.assurance,
+    AttestationRow.isolation,
+    AttestationRow.finished,
+)
 
 AskedDep = Annotated[VersionFilter, Depends()]
 
@@ -139,7 +143,7 @@ def find(visit: VisitDep, page: PageDep, asked: AskedDep) -> Listing[FoundVersio
     What an attestation leaves open doesn't count as absent: unknown licences and starts, and layer
     groups that the model has not.
     """
-    a, v = Attestation, ModelVersion
+    a, v = AttestationRow, ModelVersion
     _known(visit, asked.question.without_corpus)
     wanted = version_search.matching(asked.question) & whole_attestations(visit.caller)
     if asked.stage is not None:
@@ -170,7 +174,7 @@ def _known(visit: Visit, corpora: Any) -> None:
     """Refuse a name that was perhaps mistyped: every model would be without such a corpus."""
     if not corpora:
         return
-    u, i, a = CorpusUse, Inherited, Attestation
+    u, i, a = CorpusUseRow, Inherited, AttestationRow
     whole = select(col(a.digest)).where(whole_attestations(visit.caller))
     named = union_all(
         select(col(u.corpus)).where(col(u.corpus).in_(corpora), col(u.attestation).in_(whole)),

@@ -122,7 +122,7 @@ def happened(
 @router.get("/webhooks", dependencies=[ADMIN])
 def listing(session: SessionDep, page: PageDep) -> Listing[Webhook]:
     """The webhooks, without their secrets. For admins."""
-    row = tables.Webhook
+    row = tables.WebhookRow
     return page.listing(session, select(row), (row.id,), Webhook.model_validate)
 
 
@@ -183,9 +183,9 @@ def resend(visit: VisitDep, webhook: WebhookId, event: EventId) -> SentEvent:
     return SentEvent.model_validate(row)
 
 
-def _find(session: SessionDep, webhook: str) -> tables.Webhook:
+def _find(session: SessionDep, webhook: str) -> tables.WebhookRow:
     """The webhook that the path names. Raises 404."""
-    row = session.get(tables.Webhook, webhook)
+    row = session.get(tables.WebhookRow, webhook)
     if row is None:
         raise not_found("webhook", webhook, "See the list of webhooks")
     return row

@@ -23,7 +23,7 @@ from govray.governance.formats.document import format_time, parse_time
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.tokens import digest
 from govray.platform.store import tables
-from govray.platform.store.tables import TaskTicket, Token, User
+from govray.platform.store.tables import TaskTicket, Token, UserRow
 
 ENTRY_SECONDS = 60
 SESSION_HOURS = 8
@@ -88,12 +88,14 @@ def _good(session: Session, task: str, secret: str, use: str, at: datetime) -> T
     if row is None or row.task != task or row.use != use or at >= parse_time(row.expires):
         return None
     if row.token is None:
-        disabled = select(User.name).where(User.name == row.user, col(User.disabled).is_(True))
+        disabled = select(UserRow.name).where(
+            UserRow.name == row.user, col(UserRow.disabled).is_(True)
+        )
         if session.exec(disabled).first() is not None:
             return None
     else:
         found = session.exec(
-            select(Token, User).where(Token.id == row.token, User.name == Token.user)
+            select(Token, UserRow).where(Token.id == row.token, UserRow.name == Token.user)
         ).one_or_none()
         if found is None:
             return None

@@ -87,7 +87,7 @@ class GivenFiles:
 
 
 def model_files(
-    row: tables.Attestation, allowed: Allowed, *, only: str | None = None
+    row: tables.AttestationRow, allowed: Allowed, *, only: str | None = None
 ) -> GivenFiles:
     """What the attestation ``row`` is about, where it was indexed.
 

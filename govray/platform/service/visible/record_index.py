@@ -18,11 +18,11 @@ from govray.platform.service.identity.access import Caller
 from govray.platform.service.visible.visible_corpora import own_corpora, uses
 from govray.platform.store.store_secret import KEY_BYTES, key_of, mask_secret
 from govray.platform.store.tables import (
-    Attestation,
+    AttestationRow,
     Corpus,
-    CorpusUse,
-    Coverage,
-    Credential,
+    CorpusUseRow,
+    CoverageRow,
+    CredentialRow,
     Record,
 )
 
@@ -51,7 +51,7 @@ def leaves_of(
 ) -> tuple[list[str], list[str]]:
     """The leaves that the record has in corpora, and what was not searched. Of all that the caller
     may read. Only leaves that are in the index are returned, so few."""
-    c = Credential
+    c = CredentialRow
     commitments = session.execute(
         select(col(c.corpus), col(c.commitment), col(c.secret))
         .join(Corpus, col(Corpus.name) == col(c.corpus))
@@ -76,10 +76,10 @@ def leaves_of(
 def _absent(caller: Caller) -> Any:
     """Corpora of models whose records are not in the index."""
     return (
-        select(col(CorpusUse.corpus))
-        .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
-        .join(Corpus, col(Corpus.name) == col(CorpusUse.corpus))
-        .where(col(Attestation.has_records).is_(False), own_corpora(caller), uses(caller))
+        select(col(CorpusUseRow.corpus))
+        .join(AttestationRow, col(AttestationRow.digest) == col(CorpusUseRow.attestation))
+        .join(Corpus, col(Corpus.name) == col(CorpusUseRow.corpus))
+        .where(col(AttestationRow.has_records).is_(False), own_corpora(caller), uses(caller))
         .distinct()
     )
 
@@ -96,7 +96,7 @@ def places_of(
 
     Args:
         leaves: Those that it has in corpora, from `leaves_of`.
-        attestations: Condition on `Attestation`: only in these.
+        attestations: Condition on `AttestationRow`: only in these.
 
     A row has ``Record``, ``sensitivity``, ``name`` and ``run`` of the model, and ``own_records``:
     records from that index on are canaries.
@@ -104,25 +104,25 @@ def places_of(
 
     found = col(Record.record_key)
     # A plain hash is the entry of canaries.
-    by_hash = col(Record.record) >= col(Credential.records)
+    by_hash = col(Record.record) >= col(CredentialRow.records)
     return (
         select(
             Record,
             col(Corpus.sensitivity).label("sensitivity"),
-            col(Attestation.name).label("name"),
-            col(Attestation.run).label("run"),
-            col(Credential.records).label("own_records"),
+            col(AttestationRow.name).label("name"),
+            col(AttestationRow.run).label("run"),
+            col(CredentialRow.records).label("own_records"),
         )
         .join(Corpus, col(Corpus.name) == col(Record.corpus))
-        .join(Attestation, col(Attestation.digest) == col(Record.attestation))
+        .join(AttestationRow, col(AttestationRow.digest) == col(Record.attestation))
         .join(
-            CorpusUse,
+            CorpusUseRow,
             and_(
-                col(CorpusUse.attestation) == col(Record.attestation),
-                col(CorpusUse.corpus) == col(Record.corpus),
+                col(CorpusUseRow.attestation) == col(Record.attestation),
+                col(CorpusUseRow.corpus) == col(Record.corpus),
             ),
         )
-        .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
+        .join(CredentialRow, col(CredentialRow.digest) == col(CorpusUseRow.credential))
         .where(
             found.in_([sha256, *leaves]),
             or_(and_(found == sha256, by_hash), and_(found.in_(leaves), ~by_hash)),
@@ -131,7 +131,7 @@ def places_of(
             true() if attestations is None else attestations,
         )
         .order_by(
-            col(Attestation.started).desc(),
+            col(AttestationRow.started).desc(),
             col(Record.attestation),
             col(Record.corpus),
             col(Record.record),
@@ -145,11 +145,13 @@ def groups_of(session: Session, places: list[tuple[str, str]]) -> dict[tuple[str
     found: dict[tuple[str, str], list[str]] = {}
     wanted = set(places)
     rows = session.execute(
-        select(col(Coverage.attestation), col(Coverage.corpus), col(Coverage.layer_group)).where(
-            col(Coverage.attestation).in_({each for each, _ in wanted}),
-            col(Coverage.corpus).in_({each for _, each in wanted}),
-            col(Coverage.direct),
-            col(Coverage.tokens) > 0,
+        select(
+            col(CoverageRow.attestation), col(CoverageRow.corpus), col(CoverageRow.layer_group)
+        ).where(
+            col(CoverageRow.attestation).in_({each for each, _ in wanted}),
+            col(CoverageRow.corpus).in_({each for _, each in wanted}),
+            col(CoverageRow.direct),
+            col(CoverageRow.tokens) > 0,
         )
     )
     for attestation, corpus, group in rows:

@@ -22,7 +22,7 @@ def own_corpora(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Corpus`: those whose rows the caller may read, as far as `uses` says."""
     if everywhere(caller, "data"):
         return true()
-    used = select(col(tables.CorpusUse.corpus)).where(_used_within(caller))
+    used = select(col(tables.CorpusUseRow.corpus)).where(_used_within(caller))
     return supplied(caller) | col(tables.Corpus.name).in_(used)
 
 
@@ -31,22 +31,22 @@ def uses(caller: Caller) -> ColumnElement[bool]:
     if everywhere(caller, "data"):
         return true()
     own = select(col(tables.Corpus.name)).where(supplied(caller))
-    return col(tables.CorpusUse.corpus).in_(own) | _used_within(caller)
+    return col(tables.CorpusUseRow.corpus).in_(own) | _used_within(caller)
 
 
 def credentials(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Credential`: of a corpus that changed hands, not its former supplier's."""
     if everywhere(caller, "data"):
         return true()
-    used = select(col(tables.CorpusUse.credential)).where(_used_within(caller))
-    own = _of_supplier(caller, tables.Credential.supplier)
-    return own | col(tables.Credential.digest).in_(used)
+    used = select(col(tables.CorpusUseRow.credential)).where(_used_within(caller))
+    own = _of_supplier(caller, tables.CredentialRow.supplier)
+    return own | col(tables.CredentialRow.digest).in_(used)
 
 
 def _used_within(caller: Caller) -> ColumnElement[bool]:
     """Condition on `CorpusUse`: of attestations of places whose corpora the caller may read."""
-    attested = select(col(tables.Attestation.digest)).where(within(caller, "data"))
-    return col(tables.CorpusUse.attestation).in_(attested)
+    attested = select(col(tables.AttestationRow.digest)).where(within(caller, "data"))
+    return col(tables.CorpusUseRow.attestation).in_(attested)
 
 
 def _of_supplier(caller: Caller, supplier: Any) -> ColumnElement[bool]:
@@ -66,8 +66,8 @@ def corpora_of(session: Session, caller: Caller, attestation: str) -> frozenset[
     if is_within(session, caller, attestation):
         return None
     found = session.execute(
-        select(col(tables.CorpusUse.corpus))
-        .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUse.corpus))
-        .where(col(tables.CorpusUse.attestation) == attestation, supplied(caller))
+        select(col(tables.CorpusUseRow.corpus))
+        .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUseRow.corpus))
+        .where(col(tables.CorpusUseRow.attestation) == attestation, supplied(caller))
     )
     return frozenset(found.scalars())

@@ -50,7 +50,7 @@ def reads_entries(session: Session, caller: Caller, run: str) -> bool:
     """Whether the caller may read a ledger's entries: they name all corpora of a step."""
     if everywhere(caller, "view"):
         return True
-    t, a = tables.Run, tables.Attestation
+    t, a = tables.RunRow, tables.AttestationRow
     own = select(col(t.id)).where(col(t.id) == run, runs(caller))
     attested = select(col(a.run)).where(col(a.run) == run, within(caller))
     return session.execute(own.union_all(attested).limit(1)).first() is not None
@@ -58,7 +58,7 @@ def reads_entries(session: Session, caller: Caller, run: str) -> bool:
 
 def cells(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Coverage`: another corpus's adapter bears that corpus's name."""
-    c, a = tables.Coverage, tables.Attestation
+    c, a = tables.CoverageRow, tables.AttestationRow
     own = col(c.attestation).in_(select(col(a.digest)).where(within(caller)))
     anyone = col(c.direct).is_(True) | ~col(c.layer_group).startswith(ADAPTER)
     return true() if everywhere(caller, "view") else anyone | own
@@ -66,7 +66,7 @@ def cells(caller: Caller) -> ColumnElement[bool]:
 
 def whole_attestations(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Attestation`: those that the caller may read whole."""
-    return col(tables.Attestation.public).is_(True) | within(caller)
+    return col(tables.AttestationRow.public).is_(True) | within(caller)
 
 
 def attestations(caller: Caller) -> ColumnElement[bool]:
@@ -75,48 +75,48 @@ def attestations(caller: Caller) -> ColumnElement[bool]:
     if caller.role != "supplier":
         return whole
     using = (
-        select(col(tables.CorpusUse.attestation))
-        .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUse.corpus))
+        select(col(tables.CorpusUseRow.attestation))
+        .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUseRow.corpus))
         .where(supplied(caller))
     )
-    return whole | col(tables.Attestation.digest).in_(using)
+    return whole | col(tables.AttestationRow.digest).in_(using)
 
 
 def attestation_order(caller: Caller) -> tuple[Any, ...]:
     """The columns that order `attestations`: when a run began is not for suppliers."""
-    a = tables.Attestation
+    a = tables.AttestationRow
     return (a.started, a.digest) if everywhere(caller, "view") else (a.digest,)
 
 
 def versions(caller: Caller) -> ColumnElement[bool]:
     """Condition on `ModelVersion`: those that the caller may know of."""
-    a = tables.Attestation
+    a = tables.AttestationRow
     return _among(caller, tables.ModelVersion.attestation, a.digest, attestations(caller))
 
 
 def models(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Model`: those of which the caller may know a version."""
     v = tables.ModelVersion
-    return _among(caller, tables.Model.name, v.model, versions(caller))
+    return _among(caller, tables.ModelRow.name, v.model, versions(caller))
 
 
 def ledgers(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Ledger`: those whose checkpoint and hashes the caller may read."""
-    a, run = tables.Attestation, tables.Ledger.run
+    a, run = tables.AttestationRow, tables.LedgerRow.run
     attested = _among(caller, run, a.run, attestations(caller))
     return attested | of_runs(caller, run)
 
 
 def policies(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Policy`: rules may name suppliers and corpora, so only public ones."""
-    a = tables.Attestation
-    return _among(caller, tables.Policy.digest, a.policy, whole_attestations(caller))
+    a = tables.AttestationRow
+    return _among(caller, tables.PolicyRow.digest, a.policy, whole_attestations(caller))
 
 
 def trust_roots(caller: Caller) -> ColumnElement[bool]:
     """Condition on `TrustRoot`: authorities may name suppliers, so only public ones."""
-    a = tables.Attestation
-    return _among(caller, tables.TrustRoot.digest, a.trust_root, whole_attestations(caller))
+    a = tables.AttestationRow
+    return _among(caller, tables.TrustRootRow.digest, a.trust_root, whole_attestations(caller))
 
 
 def _among(
@@ -144,7 +144,7 @@ def check_promotes(
     """
     if everywhere(caller, "promote"):
         return
-    a, v = tables.Attestation, tables.ModelVersion
+    a, v = tables.AttestationRow, tables.ModelVersion
     if attestation is not None and not is_within(session, caller, attestation, "promote"):
         raise absent(caller, "attestation", attestation, SEE_MODELS)
     own = select(col(a.digest)).where(within(caller, "promote"))
@@ -161,29 +161,29 @@ def whole_models(session: Session, caller: Caller, names: Iterable[str]) -> froz
     if not somewhere(caller, "view"):
         return frozenset()
     wanted = sorted(set(names))
-    a, v = tables.Attestation, tables.ModelVersion
+    a, v = tables.AttestationRow, tables.ModelVersion
     own = select(col(a.digest)).where(within(caller))
     others = select(col(v.model)).where(col(v.model).in_(wanted), col(v.attestation).not_in(own))
     return frozenset(wanted) - set(session.execute(others).scalars())
 
 
-find_model = Finder("model", tables.Model, "name", models, SEE_MODELS)
+find_model = Finder("model", tables.ModelRow, "name", models, SEE_MODELS)
 find_attestation = Finder(
     "attestation",
-    tables.Attestation,
+    tables.AttestationRow,
     "digest",
     lambda caller: attestations(caller),  # looked up at each call, as a negative control needs
     SEE_MODELS,
 )
 find_whole_attestation = Finder(
-    "attestation", tables.Attestation, "digest", whole_attestations, SEE_MODELS
+    "attestation", tables.AttestationRow, "digest", whole_attestations, SEE_MODELS
 )
-find_policy = Finder("policy", tables.Policy, "digest", policies)
-find_trust_root = Finder("trust root", tables.TrustRoot, "digest", trust_roots)
-find_ledger = Finder("ledger", tables.Ledger, "run", ledgers, "See the list of ledgers")
+find_policy = Finder("policy", tables.PolicyRow, "digest", policies)
+find_trust_root = Finder("trust root", tables.TrustRootRow, "digest", trust_roots)
+find_ledger = Finder("ledger", tables.LedgerRow, "run", ledgers, "See the list of ledgers")
 
 
-def policy_document(row: tables.Policy) -> Policy:
+def policy_document(row: tables.PolicyRow) -> Policy:
     """The signed policy of this row; it was verified before it was stored."""
     return read(Policy, Envelope.parse(row.envelope, where="policy"), where="policy").document
 
@@ -202,7 +202,7 @@ def find_version(session: Session, caller: Caller, model: str, version: str) -> 
 def scope_of(
     session: Session,
     caller: Caller,
-    row: tables.Attestation | Row[Any] | None,
+    row: tables.AttestationRow | Row[Any] | None,
     named: tuple[str, str],
 ) -> frozenset[str] | None:
     """Of an attestation, the corpora that the caller reads about; None: it reads the whole.
@@ -224,7 +224,7 @@ def scope_of(
 def find_lineage(
     session: Session,
     caller: Caller,
-    row: tables.Attestation | Row[Any] | None,
+    row: tables.AttestationRow | Row[Any] | None,
     named: tuple[str, str],
 ) -> Lineage:
     """The lineage as far as the caller may read it: whole, or the rows of its own corpora. ``row``

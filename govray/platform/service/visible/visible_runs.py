@@ -25,31 +25,33 @@ from govray.platform.store.states import ExperimentState
 
 def experiments(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Experiment`: those that the caller may read."""
-    return in_projects(caller, tables.Experiment.project)
+    return in_projects(caller, tables.ExperimentRow.project)
 
 
 def in_a_project(project: Any) -> ColumnElement[bool]:
     """Condition on a column with projects' names, for lists: not one that is deleted. Its
     runs are still found by name, so what names them leads somewhere."""
-    p = tables.Project
+    p = tables.ProjectRow
     return col(project).not_in(select(col(p.name)).where(col(p.deleted).is_not(None)))
 
 
 def is_no_task() -> ColumnElement[bool]:
     """Condition on `Experiment`: its id is not that of a task, whose folder would be called so."""
     q = tables.QueueEntry
-    return col(tables.Experiment.id).not_in(select(col(q.id)).where(col(q.kind).not_in(RUN_KINDS)))
+    return col(tables.ExperimentRow.id).not_in(
+        select(col(q.id)).where(col(q.kind).not_in(RUN_KINDS))
+    )
 
 
 def runs(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Run`: those of `experiments`."""
-    return of_runs(caller, tables.Run.id)
+    return of_runs(caller, tables.RunRow.id)
 
 
 def told_once() -> ColumnElement[bool]:
     """Condition on `Decision`: the event of a gate or flag is left out where the signed ledger has
     the same."""
-    d, signed = tables.Decision, aliased(tables.Decision)
+    d, signed = tables.DecisionRow, aliased(tables.DecisionRow)
     same = (
         col(getattr(signed, name)) == col(getattr(d, name))
         for name in ("run", "kind", "step", "corpus")
@@ -83,8 +85,8 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
     Entries of reads name addresses, not places: they are for auditors of the organisation."""
     if everywhere(caller, "audit"):
         return true()
-    p, w = tables.Project, tables.Workspace
-    q, e, d = tables.QueueEntry, tables.Experiment, tables.Deletion
+    p, w = tables.ProjectRow, tables.WorkspaceRow
+    q, e, d = tables.QueueEntry, tables.ExperimentRow, tables.DeletionRow
     lying = ((q.id, q.project), (e.id, e.project), (d.run, d.project))
     subject = col(tables.AuditEntry.subject)
     return and_(
@@ -114,7 +116,7 @@ class FoundExperiment:
     user: str
     state: ExperimentState
     entry: tables.QueueEntry | None
-    indexed: tables.Experiment | None
+    indexed: tables.ExperimentRow | None
 
 
 def find_experiment(session: Session, caller: Caller, name: str) -> FoundExperiment:
@@ -127,7 +129,7 @@ def find_experiment(session: Session, caller: Caller, name: str) -> FoundExperim
     return found
 
 
-def find_run(session: Session, caller: Caller, name: str) -> tables.Run:
+def find_run(session: Session, caller: Caller, name: str) -> tables.RunRow:
     """The run of this id. Raises 404, as `absent` says it."""
     found = _run(session, caller, name)
     if found is None:
@@ -138,7 +140,7 @@ def find_run(session: Session, caller: Caller, name: str) -> tables.Run:
 
 
 def _experiment(session: Session, caller: Caller, name: str) -> FoundExperiment | None:
-    q, e = tables.QueueEntry, tables.Experiment
+    q, e = tables.QueueEntry, tables.ExperimentRow
     of_queue = select(q).where(col(q.id) == name, col(q.kind).in_(RUN_KINDS), entries(caller))
     of_index = select(e).where(col(e.id) == name, is_no_task(), experiments(caller))
     entry, indexed = session.scalar(of_queue), session.scalar(of_index)
@@ -148,6 +150,6 @@ def _experiment(session: Session, caller: Caller, name: str) -> FoundExperiment 
     return FoundExperiment(**named, entry=entry, indexed=indexed)
 
 
-def _run(session: Session, caller: Caller, name: str) -> tables.Run | None:
-    r = tables.Run
+def _run(session: Session, caller: Caller, name: str) -> tables.RunRow | None:
+    r = tables.RunRow
     return session.scalar(select(r).where(col(r.id) == name, runs(caller)))

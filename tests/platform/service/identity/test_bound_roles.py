@@ -28,7 +28,7 @@ from govray.platform.service.visible import visible_models, visible_runs
 from govray.platform.store import role_bindings
 from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import ROLES, Grant
-from govray.platform.store.tables import Project, Workspace
+from govray.platform.store.tables import ProjectRow, WorkspaceRow
 from tests.support.library import library
 from tests.support.people import NOW, PAGE
 from tests.support.places import BY, GRANTS, READS, RUNS, Places, placed
@@ -299,7 +299,7 @@ def test_an_engineer_of_a_project_promotes_its_models_alone(held: Places) -> Non
 
 
 PLACES = [
-    Project(name=name, workspace=space, settings={}, created="", user="")
+    ProjectRow(name=name, workspace=space, settings={}, created="", user="")
     for name, space in (("vision", "research"), ("speech", "research"), ("payroll", "finance"))
 ]
 AT = "2026-11-21T12:00:00Z"
@@ -313,7 +313,7 @@ BOUND = st.builds(
 
 @given(st.lists(BOUND, max_size=6), st.sampled_from([None, *PLACES]))
 def test_roles_in_a_project_are_those_of_all_around_it(
-    bound: list[PlaceRole], project: Project | None
+    bound: list[PlaceRole], project: ProjectRow | None
 ) -> None:
     def counts(each: PlaceRole) -> bool:
         around = {"organisation": ""}
@@ -353,11 +353,11 @@ def test_a_form_offers_a_project_that_the_caller_may_use(
 ) -> None:
     made = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
     with Session(made) as session:
-        session.add(Workspace(name="research", description="", created=AT, user=""))
+        session.add(WorkspaceRow(name="research", description="", created=AT, user=""))
         session.flush()
         for name in ("vision", "text", "old"):
             session.add(
-                Project(
+                ProjectRow(
                     name=name, workspace="research", settings={}, created=AT, user="",
                     archived=name == "old",
                 )

@@ -17,8 +17,8 @@ from govray.platform.service.identity.access import REMEMBERED, CallerDep
 from govray.platform.service.identity.browser_sessions import IDLE, LASTS, NOTED
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.session_cookie import COOKIE, SECURE
-from govray.platform.service.identity.tokens import Accepted
-from govray.platform.store.tables import AuditEntry, BrowserSession, User
+from govray.platform.service.identity.tokens import AcceptedToken
+from govray.platform.store.tables import AuditEntry, BrowserSession, UserRow
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in
 
 
@@ -119,11 +119,11 @@ def test_a_session_ends_with_its_token(service: Service, how: str) -> None:
             if how == "revoked":
                 tokens.revoke(session, text, at=NOW)
             else:
-                session.get_one(User, "auditor").disabled = True
+                session.get_one(UserRow, "auditor").disabled = True
             session.commit()
             service.clock[0] = NOW + timedelta(seconds=REMEMBERED)
         assert status(client) == 401
-        session.get_one(User, "auditor").disabled = False
+        session.get_one(UserRow, "auditor").disabled = False
         session.commit()
 
 
@@ -141,7 +141,9 @@ def test_a_session_that_its_token_does_not_end_would_go_on(
     with monkeypatch.context() as patch:
         caller = Caller(name="auditor", account="auditor")
         patch.setattr(
-            browser_sessions, "standing", lambda *_, at: Accepted(caller, at + timedelta(hours=1))
+            browser_sessions,
+            "standing",
+            lambda *_, at: AcceptedToken(caller, at + timedelta(hours=1)),
         )
         assert status(client) == 200
     service.clock[0] += timedelta(seconds=REMEMBERED)

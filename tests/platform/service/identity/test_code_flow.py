@@ -18,7 +18,7 @@ from govray.platform.service.identity import oidc, sign_in_attempts
 from govray.platform.service.identity.access import REMEMBERED
 from govray.platform.service.identity.code_flow import CodeFlow
 from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE, SECURE
-from govray.platform.service.identity.sign_in_attempts import Attempt
+from govray.platform.service.identity.sign_in_attempts import BrowserSignIn
 from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
@@ -92,7 +92,7 @@ def test_whoever_signs_in_there_is_signed_in_here(
     assert asked["code_challenge_method"] == "S256"
     secret = client.cookies[ATTEMPT]
     assert secret not in urlencode(asked)
-    assert Attempt(secret).verifier not in urlencode(asked)
+    assert BrowserSignIn(secret).verifier not in urlencode(asked)
     answer = came_back(client, provider, asked)
     assert answer.status_code == 200
     assert 'content="0; url=/models"' in answer.text
@@ -285,8 +285,8 @@ def test_an_answer_without_an_id_token_signs_nobody_in(
 def test_the_challenge_is_that_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
     """RFC 7636 appendix B."""
     verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
-    monkeypatch.setattr(Attempt, "verifier", verifier)
-    assert Attempt("x").challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+    monkeypatch.setattr(BrowserSignIn, "verifier", verifier)
+    assert BrowserSignIn("x").challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
 def test_a_token_of_the_provider_that_is_typed_keeps_no_role_that_is_bound(

@@ -15,7 +15,7 @@ from govray.platform.service.identity import repeats
 from govray.platform.service.identity.repeats import HELD, LASTS, HeldKey
 from govray.platform.service.routes import projects
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import Repeat, Workspace
+from govray.platform.store.tables import Repeat, WorkspaceRow
 from tests.support.databases import made_file, on_both, postgres, store_url
 from tests.support.people import Service, serve
 
@@ -39,7 +39,7 @@ def send(service: Service, name: str = "lab", kind: str = "admin", *, path: str 
 
 def workspaces(service: Service) -> list[str]:
     with Session(service.engine) as session:
-        return sorted(session.exec(select(Workspace.name)))
+        return sorted(session.exec(select(WorkspaceRow.name)))
 
 
 def before_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

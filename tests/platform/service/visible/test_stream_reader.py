@@ -19,7 +19,7 @@ from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import RunState
-from govray.platform.store.tables import User
+from govray.platform.store.tables import UserRow
 from tests.support.people import NOW, Service, begin_session, serve
 from tests.support.runs import add_runs
 
@@ -70,7 +70,7 @@ class Reading:
                 case "session":
                     browser_sessions.end(session, self._secret)
                 case "account":
-                    session.get_one(User, self._user).disabled = True
+                    session.get_one(UserRow, self._user).disabled = True
                 case "role":
                     role_bindings.unbind(session, self._binding, by=BY)
             session.commit()

@@ -18,7 +18,7 @@ from fastapi import Depends, Query
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.platform.store.tables import Metric, Run
+from govray.platform.store.tables import MetricRow, RunRow
 
 _STEP = "^[0-9]{0,9}$"
 _WEIGHT = r"^(0(\.[0-9]{1,4})?)?$"
@@ -169,7 +169,7 @@ def lines_of(
     Args:
         first, last: The steps to read, both included; None: from the first, or up to the last.
     """
-    places = col(Metric.group), col(Metric.name)
+    places = col(MetricRow.group), col(MetricRow.name)
     found = _lines(session, [run], places, (), first, last)
     return {(name, group): line for (group, name), line in found}
 
@@ -188,14 +188,14 @@ def line_of_each(
     Args:
         first, last: As `lines_of` has them.
     """
-    named = col(Metric.group) == group, col(Metric.name) == name
-    found = _lines(session, runs, (col(Metric.run),), named, first, last)
+    named = col(MetricRow.group) == group, col(MetricRow.name) == name
+    found = _lines(session, runs, (col(MetricRow.run),), named, first, last)
     return {run: line for (run,), line in found}
 
 
 def _finest(session: Session, runs: Collection[str], first: int | None, last: int | None) -> int:
     """The finest resolution that a part of a run is drawn from: one more for each halving."""
-    steps = session.scalar(select(func.max(col(Run.step))).where(col(Run.id).in_(runs))) or 0
+    steps = session.scalar(select(func.max(col(RunRow.step))).where(col(RunRow.id).in_(runs))) or 0
     begin, end = first or 0, steps if last is None else min(last, steps)
     part = max(end - begin, 0) + 1
     return max(0, math.ceil(math.log2(max(steps, 1) / part)))
@@ -217,15 +217,17 @@ def _lines(
         named: What besides says which lines.
     """
     # An IN of one run would keep the index from giving the order.
-    whose = col(Metric.run) == next(iter(runs)) if len(runs) == 1 else col(Metric.run).in_(runs)
-    where = [whose, *named, col(Metric.archived).is_(False)]
-    where += [] if first is None else [col(Metric.step) >= first]
-    where += [] if last is None else [col(Metric.step) <= last]
-    resolution, finest = col(Metric.resolution), _finest(session, runs, first, last)
+    whose = (
+        col(MetricRow.run) == next(iter(runs)) if len(runs) == 1 else col(MetricRow.run).in_(runs)
+    )
+    where = [whose, *named, col(MetricRow.archived).is_(False)]
+    where += [] if first is None else [col(MetricRow.step) >= first]
+    where += [] if last is None else [col(MetricRow.step) <= last]
+    resolution, finest = col(MetricRow.resolution), _finest(session, runs, first, last)
     finer = select(*places).where(*where, resolution == finest + 1).distinct()
     more = {tuple(row) for row in session.execute(finer)}
-    numbers = select(*places, col(Metric.step), col(Metric.value)).where(*where)
-    ordered = numbers.order_by(*places, col(Metric.step))
+    numbers = select(*places, col(MetricRow.step), col(MetricRow.value)).where(*where)
+    ordered = numbers.order_by(*places, col(MetricRow.step))
     # From each resolution in the order of the index.
     read = (
         session.execute(ordered.where(resolution == each), execution_options=_AT_ONCE)
@@ -248,11 +250,11 @@ def _drawn(measured: Iterator[Point], finer: bool) -> DrawnLine | None:
 def names_of(session: Session, runs: Collection[str]) -> list[tuple[str, str]]:
     """(Group, name) of everything that any of the runs measured, sorted. One query."""
     rows = session.execute(
-        select(col(Metric.group), col(Metric.name))
+        select(col(MetricRow.group), col(MetricRow.name))
         .where(
-            col(Metric.run).in_(runs),
-            col(Metric.archived).is_(False),
-            col(Metric.resolution) == 0,
+            col(MetricRow.run).in_(runs),
+            col(MetricRow.archived).is_(False),
+            col(MetricRow.resolution) == 0,
         )
         .distinct()
     )
@@ -280,11 +282,11 @@ def curves(lines: Lines) -> list[Curve]:
     ]
 
 
-def loss_curve(session: Session, runs: Sequence[Run]) -> Curve | None:
+def loss_curve(session: Session, runs: Sequence[RunRow]) -> Curve | None:
     """The loss of one run, also where it was validated; of several the training loss of those
     whose last one is least, at most `MOST_LINES`."""
 
-    def last(run: Run) -> float:
+    def last(run: RunRow) -> float:
         return run.loss if run.loss is not None and math.isfinite(run.loss) else math.inf
 
     ids = [run.id for run in sorted(runs, key=last)[:MOST_LINES]]

@@ -35,7 +35,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Line:
+class LayerLine:
     """One layer. ``pieces`` are the points of each branch; ``marks`` stand for single points."""
 
     layer: str
@@ -60,7 +60,7 @@ class Chart:
     y_ticks: tuple[Tick, ...]
     tolerances: tuple[Tick, ...]
     events: tuple[Tick, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LayerLine, ...]
     numbers: tuple[tuple[int, float, Measure], ...]
     left: int = LEFT
     right: int = RIGHT
@@ -117,7 +117,7 @@ def _chart(
             if measure.layer == layer:
                 branches.setdefault(branch, []).append((x(step), y(odds)))
         lines.append(
-            Line(
+            LayerLine(
                 layer=layer,
                 style=styles.setdefault(layer, len(styles) % STYLES + 1),
                 pieces=tuple(" ".join(f"{a},{b}" for a, b in each) for each in branches.values()),

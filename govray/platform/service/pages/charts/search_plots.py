@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select, tuple_
 from sqlmodel import Session, col
 
-from govray.platform.store.tables import Experiment, Metric, Run
+from govray.platform.store.tables import ExperimentRow, MetricRow, RunRow
 
 DECADES = 1.5
 """Numbers that span more have a logarithmic axis."""
@@ -163,7 +163,11 @@ class SearchPlots:
 
 
 def search_plots(
-    session: Session, experiment: Experiment, runs: Sequence[Run], names: Sequence[str], x: str
+    session: Session,
+    experiment: ExperimentRow,
+    runs: Sequence[RunRow],
+    names: Sequence[str],
+    x: str,
 ) -> SearchPlots:
     """The drawings of ``runs``. ``x``: the one to draw; the first of ``names`` if it is not
     among them."""
@@ -201,7 +205,7 @@ def _limit(search: Mapping[str, Any]) -> float | None:
 
 
 def _memorization(
-    session: Session, runs: Sequence[Run], metric: str, limit: float | None
+    session: Session, runs: Sequence[RunRow], metric: str, limit: float | None
 ) -> ScatterPlot | None:
     reported = _last(session, [run.id for run in runs], (metric, _MEMORIZATION))
     points = [
@@ -219,7 +223,7 @@ def _last(
     session: Session, runs: Sequence[str], names: Sequence[str]
 ) -> dict[tuple[str, str], float]:
     """(Run, name) → the last number that it reported to the search. One query."""
-    m = Metric
+    m = MetricRow
     of = (
         *(col(m.run).in_(runs), col(m.group) == _GROUP, col(m.name).in_(names)),
         col(m.archived).is_(False),
