@@ -11,16 +11,11 @@ import govray
 
 PACKAGE = Path(govray.__file__).parent
 
-# A row of the store or the register, and the answer of a route, have the name of what they are a
-# row or answer of. The client's documents are those answers.
-SAME = (
-    *("platform.store.tables", "platform.attestor.register_tables"),
-    *("platform.service.routes.", "platform.wire.answers"),
-)
+# The answer of a route has the name of what it answers. The client's documents are those answers.
+SAME = ("platform.service.routes.", "platform.wire.answers")
 
 # Other names that are used twice, and why.
 REASONS = {
-    "Committed": "a commit that is opened, and the event of it, always read as `events.Committed`",
     "GovernCallback": "each host framework's own, imported from its module as the docs say",
     "Stopped": "the error that ends a driver, and the event of it, always read as `events.Stopped`",
 }
@@ -51,7 +46,7 @@ def test_a_name_means_one_thing_or_has_a_reason() -> None:
 def test_a_second_meaning_is_found() -> None:
     classes = [
         ("Order", "train.inputs.order"),
-        ("Order", "platform.store.tables"),
+        ("Order", "platform.wire.answers"),
         ("Order", "tune.points"),
     ]
     assert repeated(iter(classes)) == {"Order": ["train.inputs.order", "tune.points"]}
