@@ -599,7 +599,8 @@ def without_second_status() -> None:
         patch.setattr(Agreement, "conclude", alone)
         patch.setattr(Agreement, "confirm", lambda self, step, failure: None)
         here = Run()
-        here.step(here.batch(0), fail if dist.get_rank() == 1 else loss)
+        here.step(here.batch(0), loss)
+        here.step(here.batch(1), fail if dist.get_rank() == 1 else loss)
 
 
 def test_without_the_second_status_the_others_do_not_learn_why(two_ranks: RankPool) -> None:

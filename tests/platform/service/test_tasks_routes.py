@@ -212,7 +212,7 @@ def test_a_task_is_seen_in_its_project_and_opened_by_its_owner_and_admins(
         assert (task in tenants.client(who).get("/v1/tasks").text) == (sees == 200), who
     # Negative controls: without each of the two rules it is otherwise.
     with monkeypatch.context() as patch:
-        patch.setattr(acting, "may_act", lambda *_: None)
+        patch.setattr(acting, "may_act", lambda *_, **__: None)
         assert found()["ned"] == (200, 200)
     with monkeypatch.context() as patch:
         patch.setattr(routes, "entries", lambda _: true())

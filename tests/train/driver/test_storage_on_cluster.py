@@ -68,7 +68,9 @@ def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
     assert run_listing.inspect(run).state == "attested"
     verified = govray.verify(run / "model", trust_root=deployment.root)
     original = govray.verify(finished / "model", trust_root=deployment.root)
-    assert verified.subjects == original.subjects
+    # The record has a script's loop in the place of an experiment.
+    one, other = ([s for s in v.subjects if s.name != "govray.json"] for v in (verified, original))
+    assert one == other
     assert [commit.step for commit in inventory(run).commits] == [12, 10]
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path).name == storage.POINTER

@@ -367,14 +367,21 @@ def needs(action: Action, *, whole: bool = False) -> Any:
         whole: They may do it in the whole organisation.
     """
 
+    right = RIGHTS[action]
+
     @refuses(403)
     async def check(caller: CallerDep) -> Caller:
         if not (everywhere if whole else somewhere)(caller, action):
             if caller.public:
                 raise _unauthorized("This needs a token")
-            where = " in the whole organisation" if whole else ""
-            raise not_allowed(f"No role of yours allows {action}{where}", "Ask an admin for a role")
-        scope = RIGHTS[action].scope
+            where = " of the whole organisation" if whole else ""
+            roles = right.everywhere if whole else right.place | right.everywhere
+            raise not_allowed(
+                f"No role of yours allows this. It is for {' and '.join(sorted(roles))}{where}, "
+                f"not {caller.role}",
+                "Ask an admin for a role",
+            )
+        scope = right.scope
         if not caller.has(scope):
             raise not_allowed(
                 f"The token has not the scope {scope}", "Make a token with that scope"
