@@ -320,7 +320,7 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
     which = {name for field, name in named if field == "run"}
     which |= {row.run for row in by_version.values()}
     runs = {
-        row.Run.id: row
+        row.RunRow.id: row
         for row in visit.session.execute(
             select(RunRow, ExperimentRow)
             .join(ExperimentRow, col(ExperimentRow.id) == col(RunRow.experiment))
@@ -350,8 +350,8 @@ def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
                 name=name,
                 label=" ".join(_split(name)) if field == "version" else name,
                 href=_href(field, name),
-                run=of_run.Run if of_run else None,
-                experiment=of_run.Experiment if of_run else None,
+                run=of_run.RunRow if of_run else None,
+                experiment=of_run.ExperimentRow if of_run else None,
                 attestation=row,
                 lineage=find_lineage(visit.session, visit.caller, row, ("attestation", row.digest))
                 if row
